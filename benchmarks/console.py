@@ -115,6 +115,7 @@ class _Bench:
             "reschedule": f"/message/reschedule?id={one}&due=%2B10m",
             "dead letters": "/dead",
             "jobs": "/jobs",
+            "schedules": "/schedules",
             "node": "/node",
         }
         for name, path in pages.items():

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from ..client.schedules import Schedules
+from ..policy.schedules.spec import rhythm_text
 from ..wheel.texts import time_text, visible_text
 from .printing import print_table, quiet_pipe
 from .reaching import Reached, connected, wheel_options
@@ -61,17 +62,22 @@ def put(
 
 
 @command.command("list")
+@click.option("--prefix", default="", help="Only schedules whose names begin with this.")
+@click.option(
+    "--topic", default="", help="Only schedules that send to this topic, or as in 'orders-*'."
+)
 @wheel_options
 @json_option
-def list_all(address: Reached, timeout: timedelta, as_json: bool) -> None:
-    """List all schedules by name: topic, when, runs, missed ones, the last run and the next."""
+def list_all(prefix: str, topic: str, address: Reached, timeout: timedelta, as_json: bool) -> None:
+    """List schedules by name: topic, when, runs, missed ones, the last run and the next."""
     with _schedules(address, timeout) as stored, quiet_pipe():
+        listed = stored.list(prefix=prefix, topic=topic)
         if as_json:
-            for shown in stored.list():
+            for shown in listed:
                 print_json(shown)
             return
         print_table(
-            [_row(shown) for shown in stored.list()],
+            [_row(shown) for shown in listed],
             "lllrrlll",
             ("name", "topic", "when", "runs", "missed", "last", "next", "paused"),
         )
@@ -157,10 +163,9 @@ def _print(shown: dict[str, Any], *, as_json: bool) -> None:
 
 def _row(shown: dict[str, Any]) -> tuple[str, ...]:
     schedule, last = shown["schedule"], shown["last"]
-    when = schedule.get("cron") or f"every {schedule['every_ms']} ms"
     return (
         *(schedule["name"], schedule["template"]["topic"]),
-        " ".join(filter(None, (when, schedule.get("zone")))),
+        " ".join(filter(None, (rhythm_text(schedule), schedule.get("zone")))),
         *(str(shown["runs"]), str(shown["missed"])),
         "" if last is None else time_text(last["due_ms"]),
         _next(shown),

@@ -261,7 +261,8 @@ def _put_schedule(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_schedules(ask: _Ask, fields: dict[str, Any]) -> dict[str, Any]:
-    query = urlencode({"page": fields["after"], "limit": fields["limit"]})
+    names = {"after": "page", "limit": "limit", "prefix": "prefix", "topic": "topic"}
+    query = urlencode({name: fields[field] for field, name in names.items()})
     content = _done(ask("GET", f"/v1/schedules?{query}"))
     return {"schedules": content["schedules"], "after": content["next"]}
 

@@ -46,20 +46,29 @@ class Schedules:
         fields = {"schedule": dict(schedule), "version": version}
         return _schedule(self._ask(SCHEDULE_PUT, fields, again=True))
 
-    def list(self) -> Iterator[Shown]:
-        """All schedules whose topics may be read, in the order of their names."""
+    def list(self, *, prefix: str = "", topic: str = "") -> Iterator[Shown]:
+        """The schedules whose topics may be read, in the order of their names. ``prefix``: only
+        those whose names begin with it; ``topic``: only those that send to it, a name, or the begin
+        of names and a ``*``."""
         after: str | None = ""
         while after is not None:
-            shown, after = self.page(after)
+            shown, after = self.page(after, prefix=prefix, topic=topic)
             yield from shown
 
     def page(
-        self, after: str = "", *, limit: int = 1000, topics: Sequence[str] | None = None
+        self,
+        after: str = "",
+        *,
+        limit: int = 1000,
+        topics: Sequence[str] | None = None,
+        prefix: str = "",
+        topic: str = "",
     ) -> tuple[ShownInOrder, str | None]:
         """Schedules behind the name ``after``, ``limit`` at most (1000), and the name behind which
-        the next page begins; None: there is none. ``topics``: only those that send to these; names,
-        or the begin of names and a ``*``. Over HTTP these are not to be had."""
-        fields: dict[str, Any] = {"after": after, "limit": limit}
+        the next page begins; None: there is none. A page may have fewer, and yet a next one.
+        ``prefix``, ``topic``: as of ``list``. ``topics``: only those that send to these, written as
+        ``topic``. Over HTTP they are not to be had."""
+        fields: dict[str, Any] = {"after": after, "limit": limit, "prefix": prefix, "topic": topic}
         if topics is not None:
             fields["topics"] = [*topics]
         answer = self._ask(SCHEDULE_LIST, fields, again=True)
@@ -103,14 +112,23 @@ class AsyncSchedules:
         shown: Shown = await self._run(self._schedules.put, schedule, version=version)
         return shown
 
-    async def list(self) -> ShownInOrder:
-        shown: ShownInOrder = await self._run(lambda: [*self._schedules.list()])
+    async def list(self, *, prefix: str = "", topic: str = "") -> ShownInOrder:
+        listed = self._schedules.list
+        shown: ShownInOrder = await self._run(lambda: [*listed(prefix=prefix, topic=topic)])
         return shown
 
     async def page(
-        self, after: str = "", *, limit: int = 1000, topics: Sequence[str] | None = None
+        self,
+        after: str = "",
+        *,
+        limit: int = 1000,
+        topics: Sequence[str] | None = None,
+        prefix: str = "",
+        topic: str = "",
     ) -> tuple[ShownInOrder, str | None]:
-        shown, behind = await self._run(self._schedules.page, after, limit=limit, topics=topics)
+        shown, behind = await self._run(
+            self._schedules.page, after, limit=limit, topics=topics, prefix=prefix, topic=topic
+        )
         return shown, behind
 
     async def get(self, name: str) -> Shown:

@@ -357,13 +357,7 @@ class Fleet:
     def _list_schedules(self, fields: dict[str, Any], **more: Any) -> dict[str, Any]:
         """A page of the schedules of all wheels, by name."""
         asked = dict.fromkeys(self.names, lambda wheel: wheel.ask(SCHEDULE_LIST, fields, **more))
-        pages = self._all(asked)
-        rows = [row for page in pages for row in page["schedules"]]
-        rows.sort(key=lambda row: row["schedule"]["name"].encode())
-        shown, rest = rows[: fields["limit"]], rows[fields["limit"] :]
-        further = bool(rest) or any(page["after"] is not None for page in pages)
-        after = shown[-1]["schedule"]["name"] if further and shown else None
-        return {"schedules": shown, "after": after}
+        return merged_page(self._all(asked), fields["limit"])
 
     def register(self, group: str, rule: Mapping[str, Any] | None) -> None:
         """Register a consumer group's rule at all wheels: ``Client.register``. Errors: that of a
@@ -464,6 +458,22 @@ class Fleet:
         except OSError:  # of receipts; it is logged, and the block's own exception comes first
             if error is None:
                 raise
+
+
+def merged_page(pages: Sequence[Mapping[str, Any]], limit: int) -> dict[str, Any]:
+    """A page of at most ``limit`` schedules out of the ``pages`` of several wheels, by name. It
+    ends where the first of them ends that has further ones: behind that, this wheel's are
+    missing."""
+    rows = [row for page in pages for row in page["schedules"]]
+    rows.sort(key=lambda row: str(row["schedule"]["name"]))
+    ends = [page["after"] for page in pages if page["after"] is not None]
+    after = min(ends, default=None)
+    if after is not None:
+        rows = [row for row in rows if row["schedule"]["name"] <= after]
+    if len(rows) > limit:
+        rows = rows[:limit]
+        after = rows[-1]["schedule"]["name"]
+    return {"schedules": rows, "after": after}
 
 
 def receipts_of(path: str | os.PathLike[str], wheel: str) -> Path:

@@ -57,9 +57,10 @@ class ScheduleTable:
         queued = self._queued.get(name)
         return self._committed.get(name) if queued is None else queued[1]
 
-    def names(self, after: str = "") -> list[str]:
-        """The names of all schedules behind ``after``, in order."""
-        return self._names[bisect_right(self._names, after) :]
+    def names(self, after: str = "", least: str = "") -> list[str]:
+        """The names of all schedules behind ``after`` and not before ``least``, in order."""
+        begin = max(bisect_right(self._names, after), bisect_left(self._names, least))
+        return self._names[begin:]
 
     def check(self, change: SchedulePut | ScheduleDelete, version: int | None) -> None:
         """Check a change before it is queued. ``version``: which the schedule has to have, 0: there

@@ -670,10 +670,10 @@ class Wheel:
         with self._lock:
             return self._schedules.get(name)
 
-    def schedule_names(self, after: str = "") -> list[str]:
-        """The names of all schedules behind ``after``, in order."""
+    def schedule_names(self, after: str = "", least: str = "") -> list[str]:
+        """The names of all schedules behind ``after`` and not before ``least``, in order."""
         with self._lock:
-            return self._schedules.names(after)
+            return self._schedules.names(after, least)
 
     def change_schedules(
         self, changes: Sequence[tuple[SchedulePut | ScheduleDelete, int | None]], now_ms: int

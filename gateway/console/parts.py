@@ -55,7 +55,7 @@ class PagePart:
     more: Mapping[str, Any] | None = None
 
 
-def node_part(template: str, key: str, ask: Callable[[], Awaitable[Any]]) -> PagePart:
+def node_part(template: str, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> PagePart:
     """A live part that a node answers."""
     return PagePart(template, key, ask, live=True, wait_s=NODE_WAIT_S)
 

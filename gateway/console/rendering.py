@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ...client.message import clock_ms
 from ...wheel.texts import span_text, visible_text
@@ -107,6 +107,8 @@ def _environment() -> Environment:
         "content": shown.content,
         "header_value": shown.header_value,
         "json": json.dumps,
+        "as_json": shown.as_json,
+        "as_written": escape,
     }
     environment.globals |= {
         "address": address,

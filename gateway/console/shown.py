@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime
 from typing import Any
@@ -124,6 +125,19 @@ def header_value(value: Any) -> Markup:
     if isinstance(value, str):
         return _cut(value) if value else Markup('<span class="none">empty</span>')
     return Markup('<span class="tag">base64</span> {}').format(value["base64"])
+
+
+def as_json(value: Any) -> Markup:
+    """A value as JSON, to be read and to be copied: characters that nobody would see are written as
+    JSON has them, ``\\u200b``, and with all others it stays the same value."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return escape("".join(map(_visible_in_json, text)))
+
+
+def _visible_in_json(character: str) -> str:
+    beside = f"x{character}x"
+    is_seen = character in "\n\\" or visible_text(beside) == beside
+    return character if is_seen else json.dumps(character)[1:-1]
 
 
 def _cut(text: str, length: int = 0, *, lines: bool = False) -> Markup:

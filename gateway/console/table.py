@@ -8,7 +8,7 @@ from ...security.rights import Operation
 from ..endpoint import AnyEndpoint, Endpoint, NoQuery, RouteCall
 from ..errors import HttpError
 from ..requests import Reply
-from . import audit, dead, jobs, login, message, node, overview, pending
+from . import audit, dead, jobs, login, message, node, overview, pending, schedules
 from .acting import CountedBody, action_endpoint, page_endpoint
 from .parts import PartsQuery
 from .rendering import BASE, HEADERS, STATIC, redirect
@@ -75,6 +75,32 @@ PAGES: list[AnyEndpoint] = [
         ("due",),
     ),
     action_endpoint(Operation.RESCHEDULE, "/message/reschedule", message.move, message.MoveForm),
+    page_endpoint(
+        Operation.SCHEDULE_LIST, "/schedules", schedules.schedules, schedules.SchedulesForm
+    ),
+    page_endpoint(Operation.SCHEDULE_SHOW, "/schedule", schedules.schedule, schedules.ScheduleForm),
+    page_endpoint(Operation.SCHEDULE_PUT, "/schedule/put", schedules.write, schedules.NamedForm),
+    action_endpoint(
+        Operation.SCHEDULE_PUT,
+        "/schedule/put",
+        schedules.put,
+        schedules.NamedForm,
+        schedules.WrittenBody,
+    ),
+    *(
+        page_endpoint(change.operation, change.path, change.confirm, schedules.NamedForm)
+        for change in schedules.CHANGES
+    ),
+    *(
+        action_endpoint(
+            change.operation,
+            change.path,
+            change.act,
+            schedules.NamedForm,
+            schedules.VersionBody,
+        )
+        for change in schedules.CHANGES
+    ),
     page_endpoint(Operation.LETTERS, "/dead", dead.dead, dead.LettersForm),
     page_endpoint(Operation.LETTERS, "/dead/letter", dead.letter, dead.PlaceForm),
     page_endpoint(Operation.REDRIVE, "/dead/redrive", dead.confirm, dead.RedriveForm),

@@ -31,6 +31,7 @@ NAVIGATION = (
     PageEntry("overview", "", "Overview"),
     PageEntry("pending", "/pending", "Pending"),
     PageEntry("message", "/message", "Message"),
+    PageEntry("schedules", "/schedules", "Schedules"),
     PageEntry("dead", "/dead", "Dead letters"),
     PageEntry("audit", "/audit", "Audit"),
     PageEntry("jobs", "/jobs", "Jobs"),

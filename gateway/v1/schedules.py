@@ -179,13 +179,25 @@ class StartedRun(msgspec.Struct):
     """The id of the message."""
 
 
-class ScheduleListQuery(Question, frozen=True):
+class ScheduleFilter(Question, frozen=True):
+    """Which schedules."""
+
+    prefix: str = ""
+    """Only schedules whose names begin with this."""
+    topic: str = ""
+    """Only schedules that send to this topic; `orders-*` stands for all that begin with `orders-`.
+    """
+
+
+class ScheduleListQuery(ScheduleFilter, frozen=True):
     """Which part of the list."""
 
     limit: Annotated[int, Meta(ge=1, le=LISTED_MAX)] = 100
     """Schedules of the page, at most."""
     page: str = ""
-    """Where the page begins: `next` of the page before."""
+    """Where the page begins: `next` of the page before. A page may have fewer schedules than
+    `limit`, also none, and yet a `next`: of many the node looks through some thousands at a time.
+    """
 
 
 class VersionQuery(Question, frozen=True):
@@ -198,42 +210,66 @@ class VersionQuery(Question, frozen=True):
 async def list_schedules(call: RouteCall[ScheduleListQuery, None]) -> Reply:
     """List the schedules of the topics that the caller may read, each with its next run, in the
     order of their names."""
-    services = call.services
+    shown, behind = await listed_schedules(call.services, call.query)
+    is_limited = call.services.patterns_for(Right.READ) is not None
+    return as_json({"schedules": shown, "next": behind, "limited_by_rights": is_limited})
+
+
+async def listed_schedules(
+    services: Services, query: ScheduleListQuery
+) -> tuple[list[Shown], str | None]:
+    """A page of the schedules that the caller may read, and where the next one begins; None: there
+    is none."""
     topics, may = services.patterns_for(Right.READ), services.topics_for(Right.READ)
     shown, behind = await services.run(
-        services.client.schedules.page, call.query.page, limit=call.query.limit, topics=topics
+        services.client.schedules.page,
+        query.page,
+        limit=query.limit,
+        topics=topics,
+        prefix=query.prefix,
+        topic=query.topic,
     )
     # The node does not know which topics are slotwheel's own by the gateway's security file.
-    visible = [each for each in shown if may is None or may(_topic_of(each))]
-    return as_json({"schedules": visible, "next": behind, "limited_by_rights": topics is not None})
+    return [each for each in shown if may is None or may(topic_of(each))], behind
 
 
 async def get_schedule(call: RouteCall[NoQuery, None]) -> Reply:
     """Show a schedule, with its next ten runs."""
-    name = _name_in(call.scope)
-    shown = await _look(call.services, name)
-    if shown is None or not _may_read(call.services, shown):
+    return as_json(await known_schedule(call.services, _name_in(call.scope)))
+
+
+async def known_schedule(services: Services, name: str) -> Shown:
+    """A schedule that the caller may read. Errors: ``UnknownSchedule``."""
+    shown = await _look(services, name)
+    if shown is None or not _may_read(services, shown):
         raise UnknownSchedule.of(name)
-    return as_json(shown)
+    return shown
 
 
 async def put_schedule(call: RouteCall[VersionQuery, ScheduleBody]) -> Reply:
     """Store a schedule, new or in the place of the one with its name. One that is there with the
     same fields stays as it is, so the request may be repeated. 409: the schedule has not the
     `version` that the request names; `got` and `limit` are both versions."""
-    name = _name_in(call.scope)
-    schedule = call.body.schedule_named(name)
-    services, asked = call.services, call.query.version
+    schedule = call.body.schedule_named(name_of(segment_of(call.scope, 3)))
+    return as_json(await stored_schedule(call, schedule, call.query.version))
+
+
+async def stored_schedule(
+    call: RouteCall[Any, Any], schedule: Schedule, asked: int | None
+) -> Shown:
+    """Put a schedule as far as the caller may. ``asked``: the version that it replaces, 0: there
+    must be none; None: any. Errors: ``Forbidden``, ``ScheduleChanged``; ``HttpError`` 422."""
+    services = call.services
     services.authenticator.check(call.scope, Operation.SCHEDULE_PUT, schedule.template.topic)
 
     async def put() -> Shown:
-        shown = await _look(services, name)
+        shown = await _look(services, schedule.name)
         there = 0
         if shown is not None:
             there = int(shown["version"])
-            services.authenticator.demand(call.scope, Operation.SCHEDULE_PUT, _topic_of(shown))
+            services.authenticator.demand(call.scope, Operation.SCHEDULE_PUT, topic_of(shown))
         if asked is not None and asked > there:
-            raise ScheduleChanged.of(name, there, asked)
+            raise ScheduleChanged.of(schedule.name, there, asked)
         # An older version is left to the node: it refuses it, unless the same fields are there.
         version = there if asked is None else asked
         return await services.run(
@@ -241,7 +277,7 @@ async def put_schedule(call: RouteCall[VersionQuery, ScheduleBody]) -> Reply:
         )
 
     try:
-        return as_json(await _against_changes(put, asked))
+        return await _against_changes(put, asked)
     except (ScheduleChanged, UnknownSchedule):
         raise
     except InvalidMessage as error:  # what only a node can say, such as whether it ever fires
@@ -251,47 +287,53 @@ async def put_schedule(call: RouteCall[VersionQuery, ScheduleBody]) -> Reply:
 async def delete_schedule(call: RouteCall[VersionQuery, None]) -> Reply:
     """Delete a schedule. What is a message already, up to half a minute ahead, leaves all the same.
     409: it has not the `version` that the request names."""
-    await _change(call, Operation.SCHEDULE_DELETE, call.services.client.schedules.delete)
+    await _change(call, Operation.SCHEDULE_DELETE)
     return Reply(204, b"")
 
 
 async def pause_schedule(call: RouteCall[VersionQuery, None]) -> Reply:
     """Let a schedule rest. What is a message already, up to half a minute ahead, leaves all the
     same."""
-    pause = call.services.client.schedules.pause
-    return as_json(await _change(call, Operation.SCHEDULE_PAUSE, pause))
+    return as_json(await _change(call, Operation.SCHEDULE_PAUSE))
 
 
 async def resume_schedule(call: RouteCall[VersionQuery, None]) -> Reply:
     """Let a schedule go on with what is due from now on."""
-    resume = call.services.client.schedules.resume
-    return as_json(await _change(call, Operation.SCHEDULE_RESUME, resume))
+    return as_json(await _change(call, Operation.SCHEDULE_RESUME))
 
 
 async def run_schedule(call: RouteCall[VersionQuery, None]) -> Reply:
     """Store a message of a schedule that is due now, besides its other runs; also of one that is
     paused. After a 503 nobody knows whether it was stored."""
-    run = call.services.client.schedules.run
-    number, message_id = await _change(call, Operation.SCHEDULE_RUN, run)
+    number, message_id = await _change(call, Operation.SCHEDULE_RUN)
     return as_json(StartedRun(number, message_id), 201)
 
 
-async def _change(
-    call: RouteCall[VersionQuery, None],
-    operation: Operation,
-    change: Callable[..., T],
-) -> T:
-    """Change the schedule of a path as far as its caller may. Errors: ``UnknownSchedule``,
-    ``Forbidden``, ``ScheduleChanged``; ``HttpError``."""
-    name = _name_in(call.scope)
-    services, asked = call.services, call.query.version
+async def _change(call: RouteCall[VersionQuery, None], operation: Operation) -> Any:
+    return await changed_schedule(call, operation, _name_in(call.scope), call.query.version)
+
+
+async def changed_schedule(
+    call: RouteCall[Any, Any], operation: Operation, name: str, asked: int | None
+) -> Any:
+    """Change a schedule as far as the caller may: what the method of ``Client.schedules`` for this
+    operation returns. ``asked``: the version that it must have; None: any. Errors:
+    ``UnknownSchedule``, ``Forbidden``, ``ScheduleChanged``."""
+    services = call.services
+    schedules = services.client.schedules
+    change: Callable[..., Any] = {
+        Operation.SCHEDULE_PAUSE: schedules.pause,
+        Operation.SCHEDULE_RESUME: schedules.resume,
+        Operation.SCHEDULE_RUN: schedules.run,
+        Operation.SCHEDULE_DELETE: schedules.delete,
+    }[operation]
     rights = identity_of(call.scope).rights
 
-    async def try_once() -> T:
+    async def try_once() -> Any:
         shown = await _look(services, name)
         if shown is None:
             raise UnknownSchedule.of(name)
-        topic, there = _topic_of(shown), int(shown["version"])
+        topic, there = topic_of(shown), int(shown["version"])
         if not rights.may(operation, topic) and not _may_read(services, shown):
             raise UnknownSchedule.of(name)
         services.authenticator.demand(call.scope, operation, topic)
@@ -322,14 +364,15 @@ async def _look(services: Services, name: str) -> Shown | None:
         return None
 
 
-def _topic_of(shown: Shown) -> str:
+def topic_of(shown: Shown) -> str:
+    """The topic that a schedule sends to."""
     topic: str = shown["schedule"]["template"]["topic"]
     return topic
 
 
 def _may_read(services: Services, shown: Shown) -> bool:
     may = services.topics_for(Right.READ)
-    return may is None or may(_topic_of(shown))
+    return may is None or may(topic_of(shown))
 
 
 def _name_in(scope: Any) -> str:

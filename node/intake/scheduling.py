@@ -26,7 +26,7 @@ from ...policy.schedules.missed import AHEAD_MS, ScheduledRun, ScheduleProgress,
 from ...policy.schedules.runheaders import run_headers
 from ...policy.schedules.spec import Schedule
 from ...policy.schedules.successor import check_fires, next_runs
-from ...security.rights import Operation, Right
+from ...security.rights import Operation, Right, TopicList
 from ...wheel.arrowbytes import PlainRow
 from ...wheel.config import WheelConfig
 from ...wheel.errors import (
@@ -46,6 +46,7 @@ CHANGE_S = 10.0
 LISTED_MAX = 1000
 """The most schedules of one page of a list."""
 _PAGE_BYTES = 512 << 10
+_LOOKED_MAX = 5000
 _NEXT_LISTED, _NEXT_SHOWN = 1, 10
 _TRIES = 5
 _NAMED_EVERY_MS, _NAMED_JITTER_MS = 2 * AHEAD_MS, AHEAD_MS - 5_000
@@ -60,7 +61,7 @@ class ScheduleEngine(Protocol):
     @property
     def mint(self) -> IdMint: ...
     def schedule(self, name: str) -> StoredSchedule | None: ...
-    def schedule_names(self, after: str = "") -> list[str]: ...
+    def schedule_names(self, after: str = "", least: str = "") -> list[str]: ...
     def change_schedules(
         self, changes: list[tuple[SchedulePut | ScheduleDelete, int | None]], now_ms: int
     ) -> Future[Any]: ...
@@ -130,8 +131,12 @@ class ScheduleActions:
     def list(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """A page of schedules in the order of their names, behind the name ``after``. The answer's
         ``after`` is where the next page begins, null at the end. ``topics``: only those that send
-        to these."""
+        to these. ``prefix``: only those whose names begin with it; ``topic``: only those that send
+        to it, a name or the begin of names and a ``*``. A page may be empty and yet have a next
+        one: ``_LOOKED_MAX`` schedules are looked at for one page, as the node must go on firing."""
         may = caller.topics_for(Right.READ, fields)
+        prefix, topic = _text_of(fields, "prefix"), _text_of(fields, "topic")
+        is_wanted = TopicList([topic]).has if topic else None
         after, limit = fields.get("after") or "", fields.get("limit", LISTED_MAX)
         if type(limit) is not int or not 1 <= limit <= LISTED_MAX or not isinstance(after, str):
             raise InvalidMessage(
@@ -140,15 +145,22 @@ class ScheduleActions:
                 limit=f"1 to {LISTED_MAX}, and a name",
             )
         shown: list[dict[str, Any]] = []
-        nbytes = 0
-        for name in self._engine.schedule_names(after):
+        nbytes, passed = 0, ""
+        for looked, name in enumerate(self._engine.schedule_names(after, prefix)):
+            if not name.startswith(prefix):
+                break
             state = self._engine.schedule(name)
-            if state is None or not (may is None or may(_topic_of(state))):
+            if state is None:  # deleted meanwhile
                 continue
-            if len(shown) == limit or nbytes > _PAGE_BYTES:
-                return {"schedules": shown, "after": shown[-1]["schedule"]["name"]}
-            shown.append(self._view(state, _NEXT_LISTED))
-            nbytes += 2 * len(state.spec) + 200
+            sends_to = _topic_of(state)
+            if may is not None and not may(sends_to):
+                continue
+            if len(shown) == limit or nbytes > _PAGE_BYTES or (looked >= _LOOKED_MAX and passed):
+                return {"schedules": shown, "after": passed}
+            passed = name  # one that the caller may see: where a page ends is no secret then
+            if is_wanted is None or is_wanted(sends_to):
+                shown.append(self._view(state, _NEXT_LISTED))
+                nbytes += 2 * len(state.spec) + 200
         return {"schedules": shown, "after": None}
 
     def show(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
@@ -330,6 +342,13 @@ def _name_of(fields: dict[str, Any]) -> str:
             "no usable 'name'", got=repr(name)[:80], limit="the name of a schedule"
         )
     return name
+
+
+def _text_of(fields: dict[str, Any], field: str) -> str:
+    text = fields.get(field) or ""
+    if not isinstance(text, str):
+        raise InvalidMessage(f"no usable {field!r}", got=repr(text)[:80], limit="a text")
+    return text
 
 
 def _version_of(fields: dict[str, Any]) -> int | None:

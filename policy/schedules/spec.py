@@ -18,6 +18,7 @@ Rules
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
@@ -41,6 +42,7 @@ CATCH_UP_MS = 86_400_000
 COUNT_MAX = 1 << 53
 _TTL_LIMIT_MS = 1 << 56
 UTC = "UTC"
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"), (1, "ms"))
 _TEMPLATE = (
     *("topic", "value", "value_base64", "key", "key_base64", "headers"),
     *("partition", "ttl_ms", "name"),
@@ -226,6 +228,16 @@ class Schedule:
     def pausing(self, paused: bool) -> Self:
         """This schedule, paused or resumed."""
         return replace(self, paused=paused)
+
+
+def rhythm_text(fields: Mapping[str, Any]) -> str:
+    """When a schedule fires, for people: its cron expression as it was written, or ``every 90 s``.
+    ``fields``: as of ``Schedule.to_json``."""
+    if fields.get("cron") is not None:
+        return str(fields["cron"])
+    every_ms = int(fields["every_ms"])
+    unit_ms, unit = next((ms, unit) for ms, unit in _UNITS if every_ms % ms == 0)
+    return f"every {every_ms // unit_ms} {unit}"
 
 
 def _name(fields: JsonFields, required: bool) -> str | None:

@@ -31,6 +31,11 @@ def test_a_schedule_from_its_put_to_its_end(node: NodeProcess) -> None:
     assert [each["schedule"]["name"] for each in listed] == ["beat", "other"]
     assert len(listed[0]["next_ms"]) == 1
     assert listed[1]["next_ms"] == []
+    for given in (("--prefix", "be"), ("--topic", "beats", "--prefix", "b"), ("--topic", "be*")):
+        listed = json_lines(run_cli("schedule", "list", "--json", *given, *at).stdout)
+        assert [each["schedule"]["name"] for each in listed][:1] == ["beat"]
+        assert len(listed) == 1 + (given == ("--topic", "be*"))
+    assert json_lines(run_cli("schedule", "list", "--json", "--topic", "b", *at).stdout) == []
     (shown,) = json_lines(run_cli("schedule", "show", "beat", "--json", *at).stdout)
     assert shown["schedule"] == BEAT
     assert len(shown["next_ms"]) == 10

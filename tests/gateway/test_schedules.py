@@ -87,6 +87,24 @@ def test_a_list_comes_in_pages_in_the_order_of_the_names(node: NodeWithGateway) 
     assert [name for name in listed if name.startswith("list-")] == names
 
 
+def test_a_list_is_filtered_by_names_and_topics(node: NodeWithGateway) -> None:
+    for name, topic in (("filter-a", "f-1"), ("filter-b", "f-2"), ("filtered", "f-2")):
+        put(node, name, template={"topic": topic})
+
+    def listed(**query: str) -> list[str]:
+        answer = node.ask("GET", ALL, params=query).json()
+        return [each["schedule"]["name"] for each in answer["schedules"]]
+
+    assert listed(prefix="filter-") == ["filter-a", "filter-b"]
+    assert listed(prefix="filter", topic="f-2") == ["filter-b", "filtered"]
+    assert listed(topic="f-*") == ["filter-a", "filter-b", "filtered"]
+    assert listed(prefix="filter-", limit="1", page="filter-a") == ["filter-b"]
+    for address in (node.url, node.address):
+        with Client(address) as client:
+            found = [*client.schedules.list(prefix="filter", topic="f-2")]
+            assert [each["schedule"]["name"] for each in found] == ["filter-b", "filtered"]
+
+
 def test_who_has_not_seen_the_last_change_changes_nothing(node: NodeWithGateway) -> None:
     path = path_of("changed")
     assert ask(node, "PUT", f"{path}?version=7", BEAT).status_code == 409

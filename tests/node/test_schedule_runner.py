@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from slotwheel.node.events import NodeEvents
+from slotwheel.node.intake import scheduling
 from slotwheel.node.intake.callers import local_caller
 from slotwheel.node.intake.scheduling import ScheduleActions
 from slotwheel.node.metrics import Metrics
@@ -273,6 +274,49 @@ def test_a_page_of_the_list_goes_on_behind_its_last_name(rig: Rig) -> None:
     page = rig.do("list", after="b", limit=2)
     assert [shown["schedule"]["name"] for shown in page["schedules"]] == ["c"]
     assert page["after"] is None
+
+
+def _listed(rig: Rig, **fields: Any) -> tuple[list[str], str | None]:
+    page = rig.do("list", **fields)
+    return [shown["schedule"]["name"] for shown in page["schedules"]], page["after"]
+
+
+def test_a_list_is_filtered_by_names_and_topics(rig: Rig) -> None:
+    for name, topic in (("a", "t"), ("b-1", "t"), ("b-2", "u-1"), ("b-3", "u-2"), ("c", "u-2")):
+        rig.put(name=name, every_ms=60_000, template={"topic": topic})
+    assert _listed(rig, prefix="b-") == (["b-1", "b-2", "b-3"], None)
+    assert _listed(rig, prefix="b-1") == (["b-1"], None), "a name is its own prefix"
+    assert _listed(rig, prefix="b-", after="b-1", limit=1) == (["b-2"], "b-2")
+    assert _listed(rig, prefix="b-", after="a", limit=1) == (["b-1"], "b-1")
+    assert _listed(rig, topic="u-*") == (["b-2", "b-3", "c"], None)
+    assert _listed(rig, topic="u-2", prefix="b") == (["b-3"], None)
+    assert _listed(rig, topic="u-2", topics=["u-1", "t"]) == ([], None)
+    assert _listed(rig, topic="u") == ([], None)
+    for fields in ({"prefix": 5}, {"topic": ["u"]}):
+        with pytest.raises(InvalidMessage, match="no usable"):
+            rig.do("list", **fields)
+
+
+def test_a_page_ends_where_the_node_has_looked_long_enough(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a filter that lets nothing through would keep a node with 100,000 schedules from
+    firing. Where a page ends is never a name that the caller may not see."""
+    monkeypatch.setattr(scheduling, "_LOOKED_MAX", 10)
+    for number in range(25):
+        topic = "hidden" if 9 <= number < 20 else "t"
+        rig.put(name=f"s{number:02}", every_ms=60_000, template={"topic": topic})
+    assert _listed(rig, topic="nobody") == ([], "s09")
+    assert _listed(rig, topic="nobody", after="s09") == ([], "s19")
+    assert _listed(rig, topic="nobody", after="s19") == ([], None)
+    assert _listed(rig, topic="nobody", topics=["t"]) == ([], "s08")
+    assert _listed(rig, topic="nobody", topics=["t"], after="s08") == ([], "s20")
+    names: list[str] = []
+    after: str | None = ""
+    while after is not None:
+        page, after = _listed(rig, topics=["t"], after=after)
+        names += page
+    assert len(names) == 14
 
 
 @pytest.mark.parametrize(

@@ -124,5 +124,11 @@ CONSOLE_QUERIES = {
     "/console/message/cancel": "id={id}",
     "/console/pending": "topic={topic}&whole=true",
     "/console/dead": "for_topic={topic}&whole=true",
+    "/console/schedules": "topic={topic}&whole=true",
+    "/console/schedule": "name=of-{topic}&whole=true",
+    **{
+        f"/console/schedule/{act}": "name=of-{topic}&whole=true"
+        for act in ("put", "pause", "resume", "run", "delete")
+    },
 }
 """What a page is asked for, where it says more about a topic or an id than without."""

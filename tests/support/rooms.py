@@ -322,6 +322,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "gateway/v1",
             GATEWAY_VALUES,
             "policy",
+            "policy/schedules",
             "reading/letters",
             "reading/search",
             "security",

@@ -119,7 +119,9 @@ def test_a_role_has_its_buttons_and_no_others(context: BrowserContext, site: str
     log_in(page, Right.READ.value)
     page.wait_for_url(f"{site}/console/pending")
     settle(page)
-    expect(page.locator("nav a")).to_have_text(["Pending", "Message", "Dead letters", "Jobs"])
+    expect(page.locator("nav a")).to_have_text(
+        ["Pending", "Message", "Schedules", "Dead letters", "Jobs"]
+    )
     expect(page.locator("#part-count")).to_contain_text("1 message waits")
     expect(page.locator("#part-count a")).to_have_count(0)
     page.locator("#part-rows tbody a").click()

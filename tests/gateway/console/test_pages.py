@@ -18,7 +18,7 @@ from support.gatewayprocess import NodeWithGateway
 from support.waiting import eventually
 
 Tab = Callable[..., Any]
-PAGES = ("", "/pending", "/message", "/dead", "/audit", "/jobs", "/node")
+PAGES = ("", "/pending", "/message", "/schedules", "/dead", "/audit", "/jobs", "/node")
 
 
 def send(node: NodeWithGateway, topic: str, count: int = 1, **more: Any) -> list[str]:
@@ -164,6 +164,10 @@ FIELDS = {
     "/dead/redrive": ("topic", "reason", "to_topic", "rate"),
     "/dead/letter": ("topic", "partition", "position"),
     "/job": ("id",),
+    "/schedules": ("prefix", "topic", "page", "part"),
+    "/schedule": ("name", "done", "run", "id", "seal"),
+    "/schedule/put": ("name",),
+    "/schedule/delete": ("name",),
     "/audit": ("topic", "part"),
     "": (PLANTED, "part", "whole"),
 }

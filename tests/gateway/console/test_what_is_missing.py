@@ -65,7 +65,7 @@ def test_what_others_made_is_as_they_published_it() -> None:
 def test_a_node_that_is_away_takes_only_its_parts_with_it(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "data") as node, GatewayProcess(node) as gateway:
         node.kill()
-        paths = ("", "/pending", "/message", "/dead", "/audit", "/jobs", "/node")
+        paths = ("", "/pending", "/message", "/schedules", "/dead", "/audit", "/jobs", "/node")
         # At once: each waits for seconds.
         with ThreadPoolExecutor(len(paths)) as callers:
             found = callers.map(
@@ -79,6 +79,7 @@ def test_a_node_that_is_away_takes_only_its_parts_with_it(tmp_path: Path) -> Non
         assert text.count('role="alert"') == 4  # all but what the directory says
         assert "0</strong> messages wait" in text
         assert 'role="alert"' in answers["/node"].text
+        assert 'role="alert"' in answers["/schedules"].text
 
 
 def test_search_that_is_off_says_how_it_is_turned_on(tmp_path: Path) -> None:
