@@ -144,6 +144,9 @@ def _print_totals(summary: Mapping[str, Any]) -> None:
     if summary["exactly_once"]:
         further += f"; repeated {summary['repeated']:,} (exactly once)"
     echo(f"in all: {_counts(summary)}{_flagged(summary)}{further}", err=True)
+    if summary["not_judged"]:
+        left = ", and ".join(summary["not_judged"])
+        echo(f"not judged: {left}; 'slotwheel replay' without --follow judges it", err=True)
     if summary["failed"]:
         echo("something is wrong", err=True)
     else:

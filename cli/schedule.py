@@ -62,16 +62,16 @@ def put(
 
 
 @command.command("list")
-@click.option("--prefix", default="", help="Only schedules whose names begin with this.")
-@click.option(
-    "--topic", default="", help="Only schedules that send to this topic, or as in 'orders-*'."
-)
+@click.option("--prefix", help="Only schedules whose names begin with this.")
+@click.option("--topic", help="Only schedules that send to this topic, or as in 'orders-*'.")
 @wheel_options
 @json_option
-def list_all(prefix: str, topic: str, address: Reached, timeout: timedelta, as_json: bool) -> None:
+def list_all(
+    prefix: str | None, topic: str | None, address: Reached, timeout: timedelta, as_json: bool
+) -> None:
     """List schedules by name: topic, when, runs, missed ones, the last run and the next."""
     with _schedules(address, timeout) as stored, quiet_pipe():
-        listed = stored.list(prefix=prefix, topic=topic)
+        listed = stored.list(prefix=prefix or "", topic=topic or "")
         if as_json:
             for shown in listed:
                 print_json(shown)

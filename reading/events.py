@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from ..wheel.errors import Damaged, SlotwheelError
 from ..wheel.mark import Marks
+from ..wheel.schedules import FiredRun, ScheduleDelete, SchedulePut
 from ..wheel.schema import Int64s
 from .files import File
 from .problems import INTEGRITY, Problem
@@ -42,6 +43,8 @@ class RowsSeen:
     """TOPIC, and DUMP of an embedded topic: its name."""
     group: str = ""
     """Likewise: the group in the rows' ids."""
+    runs: Sequence[FiredRun] = ()
+    """JOURNAL: which of the rows are runs of schedules, as their entries note it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,16 @@ class ConfigSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulesSeen:
+    """Changes of schedules in the journal."""
+
+    file: File
+    index: int
+    epoch: int
+    changes: Sequence[SchedulePut | ScheduleDelete]
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The last event of a file. Indexes and offsets are -1 when it had no entry."""
 
@@ -83,9 +96,13 @@ class Ended:
     """One behind the last offset of the last entry."""
     gone: bool = False
     """A running node deleted the file meanwhile, as it may."""
+    indexes: Sequence[tuple[int, int]] = ()
+    """JOURNAL: the entries that were read, as ranges of indexes with their ends excluded."""
+    epochs: Sequence[tuple[int, int]] = ()
+    """JOURNAL: the first index of each epoch in it, and the epoch."""
 
 
-Event = RowsSeen | MarkSeen | ConfigSeen | Problem | Ended
+Event = RowsSeen | MarkSeen | ConfigSeen | SchedulesSeen | Problem | Ended
 
 
 class Gathered:

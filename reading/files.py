@@ -120,6 +120,8 @@ class Layout:
     """How many peers the group has, by the state stores; 0: not known."""
     horizon_ms: int = 0
     """How far ahead a message may be due, ms; 0: not known."""
+    schedules: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    """The specifications of the schedules that the state stores have, by name and version."""
     long_from: int = NO_LONG_IDS
     """The offset of the first message with a long id, as of ``IdMint``."""
 

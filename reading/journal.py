@@ -17,19 +17,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from ..wheel.errors import Damaged, SlotwheelError, UnsupportedVersion
 from ..wheel.files import OsHandle
-from ..wheel.journal.entry import Entry, EntryKind
+from ..wheel.journal.entry import Entry, EntryKind, NoteKind
 from ..wheel.journal.payloads import decode_config, decode_rows
 from ..wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
 from ..wheel.journal.segment import SEGMENT_BYTES
 from ..wheel.mark import Marks
-from ..wheel.schedules import decode_changes
-from ..wheel.schema import ROW
+from ..wheel.schedules import FiredRun, decode_changes, decode_runs
+from ..wheel.schema import ROW, times
 from .events import (
     BYTES_MAX,
     GONE,
@@ -39,6 +40,7 @@ from .events import (
     Event,
     MarkSeen,
     RowsSeen,
+    SchedulesSeen,
     damage,
     problem_of,
 )
@@ -64,6 +66,19 @@ def read_journal(file: File, span: Span | None = None) -> Iterator[Event]:
     """Read a segment, or a part of it. Errors: ``OSError``, among them ``FileNotFoundError``."""
     with opened(file.path) as handle:
         yield from _Segment(file, handle, span).events()
+
+
+def runs_of(entry: Entry, rows: pa.RecordBatch, where: str) -> list[FiredRun]:
+    """The runs of schedules that an entry's rows are, as it notes it; mostly none. ``rows``: its
+    own (PAYLOAD schema). Errors: ``Damaged``: there are not so many rows."""
+    note = entry.notes.get(NoteKind.RUNS)
+    if note is None:
+        return []
+    try:
+        return decode_runs(note, times(rows, "due").tolist(), entry.base_offset)
+    except ValueError as error:
+        expected = "the runs that its rows are"
+        raise Damaged(where, 0, expected=expected, found=str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +118,25 @@ def entries(
         position = located.end
 
 
+class _EntryRows(NamedTuple):
+    """The rows of an entry (PAYLOAD schema), and those of them that are runs of schedules."""
+
+    rows: pa.RecordBatch
+    runs: list[FiredRun]
+
+
 class _Segment:
     def __init__(self, file: File, handle: OsHandle, span: Span | None) -> None:
         self._file = file
         self._handle = handle
         self._span = span
-        self._waiting: list[tuple[Entry, pa.RecordBatch]] = []
+        self._waiting: list[tuple[Entry, pa.RecordBatch, list[FiredRun]]] = []
         self._rows = self._nbytes = 0
         self._entries = 0
         self._first_index = self._last_index = self._last_epoch = -1
         self._first_offset = self._next_offset = -1
+        self._indexes: list[tuple[int, int]] = []
+        self._epochs: list[tuple[int, int]] = []
         self._damaged = False
         self._note = ""
 
@@ -157,6 +181,8 @@ class _Segment:
             self._last_epoch,
             self._first_offset,
             self._next_offset,
+            indexes=self._indexes,
+            epochs=self._epochs,
         )
 
     def _is_unused(self) -> bool:
@@ -208,15 +234,18 @@ class _Segment:
                 # Which of its rows are missing cannot be seen: offsets behind them belong to
                 # others.
                 if self._waiting:
-                    self._rows -= self._waiting.pop()[1].num_rows
+                    dropped, rows, _ = self._waiting.pop()
+                    self._rows -= rows.num_rows
+                    self._indexes[-1] = self._indexes[-1][0], dropped.index
                 yield from self._flush()
                 yield self._gap(entry, found.position)
-            if isinstance(content, pa.RecordBatch):
+            if isinstance(content, _EntryRows):
                 yield from self._rows_seen(entry, content)
-            elif content is not None:
+            else:
                 yield from self._flush()
                 yield content
             self._entries += 1
+            self._held(entry)
             self._first_index = entry.index if self._first_index < 0 else self._first_index
             self._last_index, self._last_epoch = entry.index, entry.epoch
             if self._first_offset < 0:
@@ -225,20 +254,31 @@ class _Segment:
             durable = max(durable, found.durable)
             expected, epoch = entry.index + 1, entry.epoch
 
+    def _held(self, entry: Entry) -> None:
+        """Note that an entry was read."""
+        begin, end = self._indexes[-1] if self._indexes else (entry.index, entry.index)
+        if entry.index == end:
+            self._indexes[-1:] = [(begin, end + 1)]
+        else:
+            self._indexes.append((entry.index, entry.index + 1))
+        if not self._epochs or self._epochs[-1][1] != entry.epoch:
+            self._epochs.append((entry.index, entry.epoch))
+
     def _content(
         self, reader: SegmentReader, located: LocatedEntry
-    ) -> pa.RecordBatch | MarkSeen | ConfigSeen | Broken | None:
-        """The content of an entry; None for changes of schedules, which say nothing of messages."""
+    ) -> _EntryRows | MarkSeen | ConfigSeen | SchedulesSeen | Broken:
+        """The content of an entry."""
         entry, path = located.entry, self._file.path
         try:
             if entry.kind is EntryKind.ROWS:
-                return decode_rows(entry, path)
+                rows = decode_rows(entry, path)
+                return _EntryRows(rows, runs_of(entry, rows, path))
             if entry.kind is EntryKind.MARK:
                 marks = Marks.decode(bytes(entry.payload), path)
                 return MarkSeen(self._file, entry.index, entry.epoch, marks)
             if entry.kind is EntryKind.SCHEDULES:
-                decode_changes(entry.payload, path)
-                return None
+                changes = decode_changes(entry.payload, path)
+                return SchedulesSeen(self._file, entry.index, entry.epoch, changes)
             config = decode_config(entry, path)
         except (Damaged, UnsupportedVersion) as error:
             following = None if reader.ends_at(located.end) else located.end
@@ -272,21 +312,21 @@ class _Segment:
         expected = f"offset {self._next_offset}, where entry {entry.index - 1} ends"
         return damage(self._file, "gap", position, expected, entry.base_offset)
 
-    def _rows_seen(self, entry: Entry, rows: pa.RecordBatch) -> Iterator[Event]:
+    def _rows_seen(self, entry: Entry, content: _EntryRows) -> Iterator[Event]:
         """Gather rows. The last entry is held back: the next one shows whether it is complete."""
         if self._rows >= ROWS_MAX or self._nbytes >= BYTES_MAX:
             yield from self._flush()
-        self._waiting.append((entry, rows))
-        self._rows += rows.num_rows
+        self._waiting.append((entry, *content))
+        self._rows += content.rows.num_rows
         self._nbytes += len(entry.payload)
 
     def _flush(self) -> Iterator[Event]:
         """Yield the gathered rows."""
         if not self._waiting:
             return
-        entries = [entry for entry, _ in self._waiting]
+        entries = [entry for entry, _, _ in self._waiting]
         counts = [entry.count for entry in entries]
-        payload = pa.concat_batches([rows for _, rows in self._waiting])
+        payload = pa.concat_batches([rows for _, rows, _ in self._waiting])
         base = np.repeat([entry.base_offset for entry in entries], counts)
         starts = np.repeat(np.cumsum([0, *counts[:-1]]), counts)
         offset = base + (np.arange(len(base)) - starts)
@@ -297,5 +337,6 @@ class _Segment:
         rows = pa.RecordBatch.from_arrays(list(columns.values()), schema=ROW)
         index = np.repeat(np.array([entry.index for entry in entries], np.int64), counts)
         epoch = np.repeat(np.array([entry.epoch for entry in entries], np.int64), counts)
+        runs = [run for _, _, noted in self._waiting for run in noted]
         self._waiting, self._rows, self._nbytes = [], 0, 0
-        yield RowsSeen(self._file, rows, index, epoch)
+        yield RowsSeen(self._file, rows, index, epoch, runs=runs)

@@ -29,6 +29,7 @@ from ..wheel.files import ARCHIVE_DIRECTORY, SLOT_DIRECTORY
 from ..wheel.ids import LONG_FROM
 from ..wheel.journal.segment import DIRECTORY as JOURNAL_DIRECTORY
 from ..wheel.journal.segment import index_of
+from ..wheel.schedules import decode_schedule
 from ..wheel.slots.archive import parse_archived_slot
 from ..wheel.slots.slot import begins_ms, ends_ms, file_name, path_of, slot_of_name
 from ..wheel.state import STATE_DIRECTORY, Checkpoint, StoredState
@@ -191,6 +192,8 @@ class _Search:
             self.names |= {str(peer): str(store) for peer, store in stores.items()}
         layout.group_size = max(layout.group_size, len(stores) if isinstance(stores, dict) else 0)
         layout.horizon_ms = max(layout.horizon_ms, known_horizon_ms(config))
+        if stored is not None:
+            self._schedules(stored, name)
         if stored is not None and stored.incoming:
             text = "a switch to a snapshot is not completed; start its node once"
             self._problem("incomplete", text, name)
@@ -250,6 +253,18 @@ class _Search:
         if why is not None:
             self._problem(*why, f"{name}/{STATE_DIRECTORY}")
         return why is not None
+
+    def _schedules(self, stored: StoredState, name: str) -> None:
+        """Note the schedules of a state store: their journals may be gone long since."""
+        where = f"{name}/{STATE_DIRECTORY}"
+        for schedule, record in stored.schedules.items():
+            try:
+                known = decode_schedule(record, where)
+            except Damaged as error:
+                text = f"expected {error.expected}, found {error.found}"
+                self._problem("damaged", f"schedule {schedule!r}: {text}", where)
+                continue
+            self.layout.schedules[schedule, known.version] = known.spec
 
     def _same_group(self, config: dict[str, Any], name: str) -> bool:
         group, key = str(config.get("group", "")), str(config.get("key", ""))

@@ -24,6 +24,7 @@ from .judging.conservation import OTHER_PARTITION, PARTITION_UNJUDGED, UNREAD_KN
 from .judging.context import Context
 from .judging.order import ORDER_UNJUDGED
 from .judging.reach import group_size
+from .judging.schedules import SCHEDULED, SCHEDULED_UNJUDGED
 from .report.verdict import CLASSES, Input, PairAgreement
 from .storeaccount import BoundaryAccount
 
@@ -196,6 +197,19 @@ class Conclusion:
                 f"retries: {number:,}; that no attempt was left out was judged{unknown}; whether"
                 " each waited as long as its policy says, and whether messages went where a route's"
                 " rules say, was not: no file has the policies of that time"
+            )
+        number = self.sums.get(SCHEDULED, 0)
+        if number:
+            unjudged = self.sums.get(SCHEDULED_UNJUDGED, 0)
+            unknown = (
+                f", of {unjudged:,} of them not when they were due: no journal and no state that"
+                " was given has what their schedule was then"
+                if unjudged
+                else ""
+            )
+            limits.append(
+                f"runs of schedules: {number:,}; that none is missing, none came twice, and each"
+                f" was the next one of its schedule was judged{unknown}"
             )
         kept = {file.number for file in self.layout.of(SLOT) if file.archived}
         rows = sum(summary.rows for summary in self.summaries if summary.number in kept)

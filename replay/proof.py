@@ -47,6 +47,7 @@ from .judging import validators
 from .judging.context import Context, Options, make_context
 from .judging.names import judge_all_names
 from .judging.ranges import judge
+from .judging.schedules import judge_all_schedules
 from .judging.sums import TALLIED
 from .report.tables import write_tables
 from .report.verdict import GroupCounts, Lateness, Verdict
@@ -113,6 +114,10 @@ class _Proof:
         if any(summary.named for summary in summaries):
             names = judge_all_names(judged, context, self._partitions(summaries))
             judged = judged.union(self._keep(names))
+        if any(summary.scheduled for summary in summaries):
+            stored, partitions = self._layout.schedules, self._partitions(summaries)
+            schedules = judge_all_schedules(scanned, stored, context, partitions)
+            judged = judged.union(self._keep(schedules))
         sums = validators.sums(judged).collect()
         counts = {row.name: row["count"] for row in sums if row.what == "count"}
         kinds = {row.name: row["count"] for row in sums if row.what == "problems"}

@@ -14,7 +14,6 @@ Rules
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -77,7 +76,7 @@ class ScheduleEngine(Protocol):
 @lru_cache(maxsize=1024)
 def schedule_of(spec: bytes) -> Schedule:
     """The schedule that the engine keeps as these bytes."""
-    return Schedule.from_json(json.loads(spec))
+    return Schedule.decoded(spec)
 
 
 def row_of(

@@ -117,7 +117,7 @@ def plan_runs(
             continue
         following_ms = next_run(schedule, nominal_ms)
         at_ms = due_ms(schedule, nominal_ms, following_ms)
-        if at_ms < now_ms - LATE_MS and not _is_made_up(schedule, nominal_ms, following_ms, now_ms):
+        if is_passed_over(schedule, nominal_ms, following_ms, now_ms):
             passed_over += 1
         else:
             number += 1
@@ -154,6 +154,17 @@ def _passed_together(schedule: Schedule, nominal_ms: int, now_ms: int) -> int:
     if schedule.missed == Missed.ALL:
         last_ms = min(last_ms, now_ms - schedule.catch_up_ms - 1)
     return max(0, (last_ms - nominal_ms) // every_ms + 1)
+
+
+def is_passed_over(
+    schedule: Schedule, nominal_ms: int, following_ms: int | None, now_ms: int
+) -> bool:
+    """True if a run that nobody has planned by ``now_ms`` was missed and becomes no message. What
+    is true at some time is true at each later one. ``following_ms``: the nominal time of the run
+    behind it; None: there is none."""
+    if due_ms(schedule, nominal_ms, following_ms) >= now_ms - LATE_MS:
+        return False
+    return not _is_made_up(schedule, nominal_ms, following_ms, now_ms)
 
 
 def _is_made_up(schedule: Schedule, nominal_ms: int, following_ms: int | None, now_ms: int) -> bool:

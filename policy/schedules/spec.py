@@ -225,6 +225,12 @@ class Schedule:
         """The schedule as JSON; equal bytes for equal schedules."""
         return json.dumps(self.to_json(), ensure_ascii=False, separators=(",", ":")).encode()
 
+    @classmethod
+    def decoded(cls, spec: bytes) -> Self:
+        """The schedule that ``encoded`` has made these bytes of. Errors: ``ValueError``: these
+        are no JSON; ``InvalidField``."""
+        return cls.from_json(json.loads(spec))
+
     def pausing(self, paused: bool) -> Self:
         """This schedule, paused or resumed."""
         return replace(self, paused=paused)

@@ -107,6 +107,11 @@ BUCKET_BITS = 18
 """Facts of 2**18 consecutive offsets come together in one task."""
 
 
+SHARES = 256
+"""What is judged by its name, and not by its offset, comes together in so many shares of all names.
+Each of them must fit into a task's memory."""
+
+
 def bucket_of(offset: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return offset >> BUCKET_BITS
 

@@ -6,6 +6,8 @@ Each result is a row of ``SCANNED_ARROW``, whose kind is in ``what``:
     file      ``text``: a ``FileSummary``; one a file, after all that is in it was read
     problem   ``text``: a ``Problem`` that is seen without looking at other files
     chunk     ``text``: an ``OrderChunk``
+    runs      ``count`` runs of schedules in ``data``, whose names are of the share ``bucket``
+    schedules ``text``: a change of a schedule whose name is of the share ``bucket``
 
 Rules
 - Memory is bounded, whatever the files hold: a batch of rows, the facts in ``Buckets``, and the
@@ -21,12 +23,13 @@ from typing import Any
 import pyarrow as pa
 
 from ...reading.events import Event
-from ...reading.files import File
+from ...reading.files import JOURNAL, File
 from ...reading.read import read
 from .buckets import BucketPiece, Buckets
 from .chunks import OrderChunk
 from .making import FactBatch, GroupTerms
 from .onefile import OneFile
+from .scheduled import RUNS, SCHEDULES, ScheduleScan
 from .summary import TOPICS_MAX, FileSummary
 
 SCANNED_ARROW = pa.schema(
@@ -51,11 +54,17 @@ class Output:
 
     def pieces(self, pieces: Iterable[BucketPiece]) -> Iterator[pa.RecordBatch]:
         for bucket, count, data in pieces:
-            row = {"what": "facts", "bucket": bucket, "count": count, "data": data}
-            yield from self._add(row, len(data))
+            yield from self.packed("facts", bucket, count, data)
 
-    def text(self, what: str, file: int, text: str, count: int = 0) -> Iterator[pa.RecordBatch]:
-        yield from self._add({"what": what, "file": file, "count": count, "text": text}, len(text))
+    def packed(self, what: str, bucket: int, count: int, data: bytes) -> Iterator[pa.RecordBatch]:
+        row = {"what": what, "bucket": bucket, "count": count, "data": data}
+        yield from self._add(row, len(data))
+
+    def text(
+        self, what: str, file: int, text: str, count: int = 0, bucket: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        row = {"what": what, "file": file, "count": count, "text": text, "bucket": bucket}
+        yield from self._add(row, len(text))
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         if self._rows:
@@ -81,8 +90,27 @@ class TaskScan:
 
     def file(self, file: File) -> Iterator[pa.RecordBatch]:
         reading = OneFile(file, self.terms)
-        yield from self.events(reading, read(file))
+        if file.kind != JOURNAL:
+            yield from self.events(reading, read(file))
+        else:
+            yield from self._segment(reading)
         yield from self._close(reading)
+
+    def _segment(self, reading: OneFile) -> Iterator[pa.RecordBatch]:
+        """Read a whole segment of a journal, for what it says of schedules, too."""
+        number, schedules = reading.file.number, ScheduleScan()
+
+        def events() -> Iterator[Event]:
+            for event in read(reading.file):
+                schedules.add(event)
+                yield event
+
+        yield from self.events(reading, events())
+        schedules.summarize(reading.summary)
+        for piece in schedules.runs():
+            yield from self.out.packed(RUNS, *piece)
+        for share, text in schedules.changes():
+            yield from self.out.text(SCHEDULES, number, text, bucket=share)
 
     def events(self, reading: OneFile, events: Iterable[Event]) -> Iterator[pa.RecordBatch]:
         """Read some events of a file. Its summary gets the names of those topics that no summary

@@ -145,6 +145,7 @@ class OneFile:
             made = journal_facts(file, rows, event.index, event.epoch)
             again = again_facts(file, rows, event.index, self.terms)
             named = named_facts(file, rows, event.index, self._clock_ms)
+            self.summary.scheduled += len(event.runs)
             return self._with(made, again, named)
         if kind == SLOT:
             self._slot.append(np.stack([times(rows, "offset"), times(rows, "due")]))

@@ -18,7 +18,7 @@ from ...wheel.schema import Int64s
 TOPICS_MAX = 10_000
 """Topics that one task names; of further ones only the CRC is known."""
 Ranges = list[list[int]]
-"""``[base, next]`` pairs of offsets, ascending and apart."""
+"""Pairs of numbers; of ranges, ``[base, next]``, ascending and apart."""
 
 
 @dataclass(slots=True)
@@ -53,6 +53,15 @@ class FileSummary:
     """JOURNAL: the number of peers in its last configuration; 0: no peers, or none read."""
     named: int = 0
     """JOURNAL, SLOT: rows that have names."""
+    scheduled: int = 0
+    """JOURNAL: runs of schedules and, of a whole segment, changes of schedules."""
+    indexes: Ranges = field(default_factory=list)
+    """JOURNAL: the entries that were read, as ranges of their indexes."""
+    epochs: Ranges = field(default_factory=list)
+    """JOURNAL: the first index of each epoch in it, and the epoch."""
+    newest: list[int] = field(default_factory=list)
+    """JOURNAL: the newest epoch with rows, and when its first and its last row in the file were
+    accepted, ms; empty: there are no rows."""
     topics: dict[int, str] = field(default_factory=dict)
     """Names of topics by their CRC-32C, each in the first summary of its task that has such
     rows."""

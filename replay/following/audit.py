@@ -49,6 +49,11 @@ TRACED_KEEP_MS = 600_000
 """Instead of ``KEEP_MS``, with traces: an answer that comes later does not count."""
 WINDOWS_MAX = 1_000
 """Windows that are kept because some of their messages are missing."""
+NOT_JUDGED = {
+    "named": "whether two messages of one name were pending at once",
+    "scheduled": "whether each run of a schedule was the next one",
+}
+"""What only the whole proof judges, by the field of a summary that says that there is any."""
 TOTALS = (*COUNTED, OVERDUE, REPEATED, "unaccounted")
 
 
@@ -151,6 +156,9 @@ class Audit:
                 window.length = length
         for part in parts:
             self.state.add(*part)
+            for name in NOT_JUDGED:
+                if getattr(part[2], name):
+                    self.state.totals[name] = 1
         for problem in problems:
             self._find({"flag": problem.kind, "file": problem.file, "text": problem.text}, 1)
 
@@ -247,6 +255,7 @@ class Audit:
             "looked_ms": self.state.looked_ms,
             "exactly_once": self.settings.exactly_once,
             "failed": self.failed,
+            "not_judged": [what for name, what in NOT_JUDGED.items() if counts[name]],
         }
 
     @property

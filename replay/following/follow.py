@@ -56,6 +56,8 @@ _STARTS = 5
 """How often a query is begun at most. Spark gives its first Python process 10 s to come up, which
 is too little on a busy machine."""
 _NO_PROCESS = "Python worker failed to connect back"
+_FOR_THE_PROOF = (Seen.REDRIVEN, Seen.RETRIED, Seen.NAMED)
+"""What is judged by messages of several windows, of which some may be long over."""
 _END_S = 60.0
 """How long the end waits for a batch that is being processed, s."""
 
@@ -255,8 +257,7 @@ def _taking(audit: Audit) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Re
             for data in batch.column("data"):
                 if data.is_valid:
                     facts = decompress(data.as_py())
-                    # What is a message once more is for the proof: its window may be long over.
-                    live = ~np.isin(facts["seen"], (Seen.REDRIVEN, Seen.RETRIED))
+                    live = ~np.isin(facts["seen"], _FOR_THE_PROOF)
                     appended.add(facts[judges.judges(facts["due"]) & live])
             if others:
                 yield batch.take(pa.array(others)).cast(SCANNED_ARROW)

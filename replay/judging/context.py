@@ -28,6 +28,7 @@ from ..facts.chunks import OrderChunk
 from ..facts.making import GroupTerms
 from ..facts.summary import FileSummary
 from .complete import complete_from
+from .entries import LogSeen
 from .journals import JournalSeen, Pairs, as_ranges, journal_seen, newest_marks, unread
 from .reach import TopicCoverage, group_size, reach
 
@@ -129,6 +130,8 @@ class Context:
     """Slot files by their numbers."""
     older: Sequence[str] = ()
     """Reasons why embedded topics may be older copies; empty: they are not."""
+    log: LogSeen = field(default_factory=LogSeen)
+    """The entries of all journals."""
     log_end: int | None = None
     """Everything that was committed before ``made_ms`` has a lower offset; None: not known."""
     problems: Sequence[Problem] = ()
@@ -249,6 +252,7 @@ def make_context(
         complete_ms=complete_from(layout, by_number.values(), missing, newest) if missing else None,
         slot_files={file.number: SlotSpan(file.name, file.due_ms) for file in layout.of(SLOT)},
         older=older,
+        log=LogSeen.of(by_number.values()),
         log_end=_log_end(journals, upto, group),
         problems=[problem for seen in journals for problem in seen.problems],
     )

@@ -36,18 +36,17 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from ...reading.problems import CONSERVATION, Problem
 from ...wheel.schema import Mask
 from ..facts.chunks import IN_TIME_MS
-from ..facts.fact import UNKNOWN_END, Seen, compress, decompress
+from ..facts.fact import SHARES, UNKNOWN_END, Seen, compress, decompress
 from ..facts.scan import Batches
 from .board import Board
 from .context import Context
 from .judged import NAMED, Judged
+from .shares import by_share, in_shares
 from .sums import JUDGED_ARROW, counts, problem_rows, rows
 
 NAME_TWICE = "name twice"
 NamedMessages = npt.NDArray[np.void]
 """Shape (n,), dtype ``NAMED``."""
-_SHARES = 256
-"""Keys are divided among so many shares, each of which must fit into a task's memory."""
 
 
 def find_named(board: Board, result: Judged) -> None:
@@ -124,7 +123,7 @@ def named_rows(named: NamedMessages) -> Iterator[pa.RecordBatch]:
     """Named messages as rows of ``JUDGED_ARROW``, by the share of their keys."""
     if not len(named):
         return
-    share = (named["key"] % _SHARES).astype(np.int64)
+    share = (named["key"] % SHARES).astype(np.int64)
     shares = np.unique(share)
     parts = [named[share == number] for number in shares.tolist()]
     yield from rows(
@@ -141,25 +140,14 @@ def judge_all_names(judged: DataFrame, context: Context, partitions: int) -> Dat
     ``ranges.judge``. ``partitions``: of the shuffle."""
 
     def judge_shares(batches: Batches) -> Batches:
-        parts: dict[int, list[NamedMessages]] = {}
-        for batch in batches:
-            shares, data = batch.column("bucket_ms").to_pylist(), batch.column("data")
-            for at, share in enumerate(shares):
-                if share not in parts:  # shares are sorted, so the one before is complete
-                    yield from _judged(parts, context)
-                    parts = {}
-                parts.setdefault(share, []).append(decompress(data[at].as_py(), NAMED))
-        yield from _judged(parts, context)
+        for _, parts in by_share(batches, "bucket_ms"):
+            result = Judged()
+            named = [decompress(part["data"], NAMED) for part in parts]
+            judge_names(np.concatenate(named), context, result)
+            if result.problems:
+                yield from problem_rows(result.problems).to_batches()
+                yield from counts("problems", result.problem_counts).to_batches()
 
     shares = judged.where("what = 'named'").select("bucket_ms", "data")
-    together = shares.repartition(partitions, "bucket_ms").sortWithinPartitions("bucket_ms")
+    together = in_shares(shares, "bucket_ms", partitions)
     return together.mapInArrow(judge_shares, from_arrow_schema(JUDGED_ARROW))
-
-
-def _judged(parts: dict[int, list[NamedMessages]], context: Context) -> Iterator[pa.RecordBatch]:
-    for named in parts.values():
-        result = Judged()
-        judge_names(np.concatenate(named), context, result)
-        if result.problems:
-            yield from problem_rows(result.problems).to_batches()
-            yield from counts("problems", result.problem_counts).to_batches()

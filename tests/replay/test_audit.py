@@ -202,6 +202,19 @@ def test_repeats_fail_only_when_asked(tmp_path: Path) -> None:
         assert (summary["exactly_once"], summary["repeated"]) == (asked, 1)
 
 
+def test_names_and_schedules_are_said_not_to_be_judged(run: Run) -> None:
+    assert run.audit.summary()["not_judged"] == []
+    run.audit.add({}, [(0, "", FileSummary(0, scheduled=3))], [])
+    assert [what.split(" of ")[0] for what in run.audit.summary()["not_judged"]] == [
+        "whether each run"
+    ]
+    run.audit.add({}, [(0, "", FileSummary(0, named=1)), (0, "", FileSummary(0))], [])
+    run.audit.commit(0)
+    again = run.opened().summary()
+    assert len(again["not_judged"]) == 2
+    assert again["accepted"] == 0
+
+
 def test_accepted_after_it_was_due_has_its_own_grace(run: Run) -> None:
     run.batch(END, *accepted(1), *arrived(1), marks=covers(99))
     later = END + 500

@@ -13,6 +13,7 @@ from support import replayrun
 from support.damage import cut, flip
 from support.planting import ALONE_RUN, FAR_RUN, KAFKA_RUN, OTHER_KEY, Fault, Meant
 from support.replayrun import DAY
+from support.schedulefaults import SCHEDULES
 
 PROVEN, IN_PART, NOT_PROVEN = Outcome.PROVEN, Outcome.IN_PART, Outcome.NOT_PROVEN
 ALONE, KAFKA = (NOT_PROVEN, ALONE_RUN), (NOT_PROVEN, KAFKA_RUN)
@@ -274,6 +275,7 @@ FAULTS = {
     "state store": STATE_STORES,
     "embedded topics": TOPICS,
     "names": NAMES,
+    "schedules": SCHEDULES,
     "receipts": RECEIPTS,
     "dumps of Kafka's topics": DUMPS,
     "directories": DIRECTORIES,
@@ -308,4 +310,7 @@ BY_SPARK = [
     one(DUMPS, "that of the dead letters forgotten"),
     NAMES[2],
     NAMES[0],
+    SCHEDULES[6],
+    SCHEDULES[12],
+    SCHEDULES[0],
 ]

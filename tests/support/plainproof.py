@@ -13,10 +13,12 @@ from slotwheel.replay.conclusion import Conclusion
 from slotwheel.replay.datasource.segments import UnreadEvents, listed_segments
 from slotwheel.replay.facts.fact import Facts
 from slotwheel.replay.facts.making import GroupTerms
+from slotwheel.replay.facts.scheduled import SCHEDULES, stored_text
 from slotwheel.replay.judging.boundaries import CLASSES, WHEEL, boundaries_of
 from slotwheel.replay.judging.context import Context, Options, make_context
 from slotwheel.replay.judging.names import judge_names
 from slotwheel.replay.judging.ranges import judge_range
+from slotwheel.replay.judging.schedules import evidence, judge_schedule
 from slotwheel.replay.report.verdict import Verdict
 from slotwheel.replay.sparkaccount import facts_of_segments, read_traces
 from slotwheel.replay.storeaccount import BoundaryAccount, lost_kind, store_account
@@ -31,6 +33,12 @@ def prove_here(layout: Layout, options: Options, traces: str = "") -> Verdict:
     context = make_context(layout, told.files, terms, options, told.chunks)
     found, _ = judge_range(told.facts, context)
     judge_names(found.named, context, found)
+    stored = [
+        {"what": SCHEDULES, "text": stored_text(name, version, spec)}
+        for (name, version), spec in layout.schedules.items()
+    ]
+    for seen in evidence([*told.scheduled, *stored]):
+        judge_schedule(seen, context, found)
     boundaries, lost = _boundaries(told.facts, context, traces) if traces else (None, [])
     counts = found.counts, found.problem_counts
     said = Conclusion(layout, context, told.files, *counts, boundaries)

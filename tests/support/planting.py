@@ -3,8 +3,8 @@
 Theory: a fault is planted either into the description of a run, before it is written, so that every
 checksum and catalog is right; or into the written files, and into what is given to the proof. Files
 of a few runs are written once and copied: three peers with embedded topics, the same with dumps of
-Kafka's topics, one node alone, and three peers half of whose messages lie in slots of an hour or a
-day. All of them have receipts of everything.
+Kafka's topics, one node alone, three peers half of whose messages lie in slots of an hour or a day,
+and three whose messages are all of schedules. All of them have receipts of everything.
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ from slotwheel.wheel.schema import times
 from support import replayrun
 from support.factrows import MINT, Keeps, kafka_rows
 from support.replayrun import Run
+from support.scheduledrun import made_schedules
 
-GROUP_RUN, KAFKA_RUN, ALONE_RUN, FAR_RUN = RUNS = (
+GROUP_RUN, KAFKA_RUN, ALONE_RUN, FAR_RUN, SCHEDULED_RUN = RUNS = (
     *("peers", "peers and Kafka", "one node", "peers with messages of an hour and of a day"),
+    "peers with schedules",
 )
 OTHER_KEY = bytes(range(1, 17))
 _BIG_NUMBER = re.compile(r"(?<!\+)[0-9]{5,}(\.[0-9]+\.[0-9a-f]{8,16})?|(?<=archive/)[^/]+")
@@ -44,6 +46,8 @@ DUMP_METADATA = {b"slotwheel.dump": b"1"}
 
 
 def made_run(kind: str) -> Run:
+    if kind == SCHEDULED_RUN:
+        return made_schedules()
     names = ("one",) if kind == ALONE_RUN else replayrun.PEERS
     run = replayrun.made(2_300, 8, names, far=kind == FAR_RUN)
     run.segment_bytes = 40 << 10

@@ -35,11 +35,20 @@ from slotwheel.replay.facts.making import GroupTerms
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.files import SLOT_DIRECTORY, OsFiles
 from slotwheel.wheel.ids import LONG_FROM, IdMint
-from slotwheel.wheel.journal.entry import Entry, EntryKind
+from slotwheel.wheel.journal.entry import (
+    ENTRY_VERSION,
+    NOTES_VERSION,
+    Entry,
+    EntryKind,
+    EntryPart,
+    NoteKind,
+    with_parts,
+)
 from slotwheel.wheel.journal.segment import DIRECTORY, index_of
 from slotwheel.wheel.mark import Mark, Marks
 from slotwheel.wheel.names import NAME_HEADER
 from slotwheel.wheel.rows import from_numpy, header_column, sort_rows
+from slotwheel.wheel.schedules import ScheduleDelete, SchedulePut, encode_changes
 from slotwheel.wheel.schema import PAYLOAD, ROW, TIME, Int64s
 from slotwheel.wheel.slots.archive import archived_slot_name
 from slotwheel.wheel.slots.slot import DAY_S, HOUR_S, SECOND_S, ends_ms, path_of, slot_with
@@ -117,6 +126,10 @@ class Run:
     """As of ``StoredState``."""
     kept_ms: int = NOW_MS
     """The mark at which the archive got its segments."""
+    changes: dict[int, list[SchedulePut | ScheduleDelete]] = field(default_factory=dict)
+    """Changes of schedules, by the number of the entry with rows before which each stands."""
+    notes: dict[int, bytes] = field(default_factory=dict)
+    """What entries note of runs of schedules, by their numbers."""
 
     @property
     def due(self) -> Int64s:
@@ -349,16 +362,27 @@ def _write_journal(run: Run, peer: PeerRun, files: OsFiles, store: bytes) -> int
         files, store_id=store, segment_bytes=run.segment_bytes, entry_bytes_max=8 << 20
     )
     journal.append([Entry(EntryKind.CONFIG, 1, 1, 0, 0, 0, -1, json.dumps(run.config()).encode())])
-    spilled_index = 1
-    for number, offsets in enumerate(peer.entries, 2):
+    spilled_index = index = 1
+    for number, offsets in enumerate(peer.entries):
+        base = int(offsets[0])
+        for change in run.changes.get(number, ()):
+            index += 1
+            data = encode_changes([change])
+            changed = Entry(EntryKind.SCHEDULES, 1, index, base, 0, 0, -1, data)
+            journal.append([replace(changed, version=NOTES_VERSION)])
+        index += 1
         rows = run.pick(offsets, peer, "journal")
         payload = pa.RecordBatch.from_arrays(rows.columns[1:], schema=PAYLOAD)
-        base = int(offsets[0])
-        data = bytes(payload.serialize())
-        journal.append([Entry(EntryKind.ROWS, 1, number, base, len(offsets), 0, -1, data)])
+        data, version = bytes(payload.serialize()), ENTRY_VERSION
+        if number in run.notes:
+            parts = [EntryPart(0, -1, len(offsets))]
+            data = with_parts(data, parts, {NoteKind.RUNS: run.notes[number]})
+            version = NOTES_VERSION
+        entry = Entry(EntryKind.ROWS, 1, index, base, len(offsets), 0, -1, data)
+        journal.append([replace(entry, version=version)])
         if offsets[-1] < run.spilled:
-            spilled_index = number
-    last = len(peer.entries) + 2
+            spilled_index = index
+    last = index + 1
     end = int(peer.entries[-1][-1]) + 1
     journal.append([Entry(EntryKind.MARK, 1, last, end, 0, 0, -1, peer.marks.encode())])
     journal.sync()

@@ -99,7 +99,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     ),
     "delivery/kafka": frozenset({"broker", "delivery", "policy", "wheel/due", ENGINE_VALUES}),
     "reading/growing": frozenset({"reading", "wheel/journal", "wheel/topics", ENGINE_VALUES}),
-    "replay/facts": frozenset({"broker", "policy", "reading", TRACE_VALUES, ENGINE_VALUES}),
+    "replay/facts": frozenset(
+        {"broker", "policy", "policy/schedules", "reading", TRACE_VALUES, ENGINE_VALUES}
+    ),
     "replay/report": frozenset({"reading", ENGINE_VALUES}),
     "wheel/peers": frozenset(
         {"wheel", "wheel/due", "wheel/journal", "wheel/slots", ENGINE_STATE, ENGINE_VALUES}
@@ -146,7 +148,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
         }
     ),
     "replay/judging": frozenset(
-        {"account", "reading", "replay/facts", "wheel/journal", ENGINE_VALUES}
+        {
+            "account",
+            "policy/schedules",
+            "reading",
+            "replay/facts",
+            "wheel/journal",
+            ENGINE_VALUES,
+        }
     ),
     "replication/snapshots": frozenset(
         {

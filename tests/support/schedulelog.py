@@ -37,10 +37,7 @@ class LoggedEntry:
     """The rows that it brings, whatever its note says."""
     is_asked: bool = False
     """Its row is a run that somebody has asked for."""
-
-
-def encoded(schedule: Schedule) -> bytes:
-    return repr(schedule).encode()
+    created_ms: int = 0
 
 
 class ScheduleHistory:
@@ -76,7 +73,8 @@ class ScheduleHistory:
         is_asked: bool = False,
     ) -> None:
         last = [*self.log, *self.queued][-1:]
-        entry = LoggedEntry(1 + (last[0].index if last else 0), changes, list(rows), is_asked)
+        index = 1 + (last[0].index if last else 0)
+        entry = LoggedEntry(index, changes, list(rows), is_asked, self.now_ms)
         self.queued.append(entry)
         self.table.queue(changes, entry.index)
 
@@ -88,7 +86,7 @@ class ScheduleHistory:
             count=self.random.choice((None, 5)),
             paused=self.random.random() < 0.2,
         )
-        spec = encoded(schedule)
+        spec = schedule.encoded()
         self.specs[spec] = schedule
         self._queue([SchedulePut(schedule.name, spec, self.now_ms)])
 

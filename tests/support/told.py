@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from slotwheel.replay.facts.chunks import OrderChunk
 from slotwheel.replay.facts.fact import FACT, Facts, Seen, decompress
 from slotwheel.replay.facts.filescan import SCANNED_ARROW, TaskScan
 from slotwheel.replay.facts.making import GroupTerms
+from slotwheel.replay.facts.scheduled import RUNS, SCHEDULES
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.sparkaccount import TRACES
 
@@ -25,6 +27,7 @@ class Told:
         self.problems: list[Problem] = []
         self.chunks: list[OrderChunk] = []
         self.traces: list[str] = []
+        self.scheduled: list[dict[str, Any]] = []
         packed: list[Facts] = [np.empty(0, FACT)]
         for batch in batches:
             assert batch.schema.equals(SCANNED_ARROW)
@@ -38,6 +41,8 @@ class Told:
                         self.files[-1].number,
                         self.files[-1].rows,
                     )
+                elif row["what"] in (RUNS, SCHEDULES):
+                    self.scheduled.append(row)
                 elif row["what"] == TRACES:
                     self.traces.append(row["text"])
                 elif row["what"] == "problem":
