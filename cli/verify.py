@@ -41,6 +41,7 @@ KINDS = {
     "journal": "journal segments",
     "slot": "slot files",
     "names": "runs of names",
+    "schedules": "schedules",
     "archive": "archived files",
     "topic": "topic segments",
 }

@@ -1,6 +1,6 @@
 """Schedules of every 1 to 7 s while the node, or the master of three, is killed again and again: by
 the log each run is exactly one row, and its time is the one behind the run before; and these rows
-are what was delivered.
+are what was delivered, and the proof says so.
 
 1000 schedules and 50 kills: ``python -m pytest -m soak tests/test_schedule_kills.py``
 """
@@ -17,11 +17,14 @@ from pathlib import Path
 import pytest
 
 from slotwheel.client import Client
+from slotwheel.reading.layout import find
+from slotwheel.replay.judging.context import Options
 from slotwheel.wheel.schedules import FiredRun
 from support.broker import Cluster, TopicFactory
 from support.firedruns import delivered_runs, logged, run_of, wrong_by_the_log, wrong_deliveries
 from support.kafkaread import Reader
 from support.peers import PEERS, Peers
+from support.plainproof import prove_here
 from support.schedulelog import LoggedEntry
 from support.waiting import eventually, now_ms
 
@@ -105,7 +108,8 @@ def test_each_run_is_one_row(
     """A node alone delivers exactly once; peers may send a message again, which is the same row."""
     every_ms = every_of(schedules)
     once = names == ALONE
-    with Peers(tmp_path, *(("--delivery", "exactly-once") if once else ()), names=names) as peers:
+    options = ("--retain", "1h", *(("--delivery", "exactly-once") if once else ()))
+    with Peers(tmp_path, *options, names=names) as peers:
         put_all(peers.addresses, TOPIC, every_ms)
         lose_masters(peers, kills)
         ended_ms = now_ms()
@@ -118,6 +122,11 @@ def test_each_run_is_one_row(
         peers.stop()
         found = delivered()
         runs = assert_each_is_one_row(peers, every_ms, ended_ms, found, once=once)
+        verdict = prove_here(find([str(peers[name].data) for name in names]), Options())
+        assert verdict.proven, (verdict.reasons, verdict.open_points, verdict.problems[:5])
+        (judged,) = [note for note in verdict.notes if note.startswith("runs of schedules")]
+        assert not any("not when they were due" in note for note in verdict.notes)
+        assert int(judged.split(":")[1].split(";")[0].replace(",", "")) >= runs
     figure(
         f"{kills} kills of {len(names)}, {schedules} schedules: {runs} rows of as many runs,"
         f" {len(found)} delivered, {found.total() - len(found)} of them again"

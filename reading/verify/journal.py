@@ -11,7 +11,7 @@ Rules: as in ``slots.py``; memory is bounded by one entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -21,11 +21,19 @@ from ...wheel.findings import CheckedFile, noted
 from ...wheel.journal.entry import EntryKind
 from ...wheel.journal.payloads import decode_config, decode_rows
 from ...wheel.journal.scan import ENTRY_BYTES_MAX, LocatedEntry, SegmentReader
-from ...wheel.journal.segment import DIRECTORY, SEGMENT_BYTES, is_segment_name, is_spare_name
+from ...wheel.journal.segment import (
+    DIRECTORY,
+    SEGMENT_BYTES,
+    index_of,
+    is_segment_name,
+    is_spare_name,
+)
 from ...wheel.mark import Marks
-from ...wheel.schedules import decode_changes
+from ...wheel.schedules import ScheduleChange, decode_changes
 from ...wheel.state import StoredState
 from ..journal import entries
+from .notes import check_notes
+from .schedules import ScheduleCheck
 
 
 @dataclass(slots=True)
@@ -40,6 +48,12 @@ class _Log:
     durable: int = 0
     mark: Marks | None = None
     broken: bool = False
+    schedules: ScheduleCheck | None = None
+
+    def change(self, changes: Sequence[ScheduleChange], index: int) -> None:
+        """Note the changes of schedules in an entry."""
+        if changes and self.schedules is not None:
+            self.schedules.add(changes, index)
 
 
 def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iterator[CheckedFile]:
@@ -58,6 +72,8 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
     log = _Log(stored)
     if stored is not None:
         log.durable = stored.checkpoint.index
+        if segments:
+            log.schedules = ScheduleCheck(stored, index_of(segments[0]))
     yield from _gaps(log, before)
     for name in names:
         if not is_segment_name(name) and not is_spare_name(name):
@@ -70,7 +86,7 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
             if item.faults:
                 files.open(path).close()
         except FileNotFoundError:  # dropped by a running node, which may use the file again
-            log = replace(so_far, next_index=-1, next_offset=-1)
+            log = replace(so_far, next_index=-1, next_offset=-1, schedules=None)
             continue
         except OSError as error:
             log = replace(so_far, next_index=-1, next_offset=-1, broken=True)
@@ -79,6 +95,8 @@ def verify_journal(files: Files, load: Callable[[], StoredState | None]) -> Iter
         if is_last:
             _check_end(item, log)
         yield item
+    if log.schedules is not None and (compared := log.schedules.compare(broken=log.broken)):
+        yield compared
 
 
 def _segments_among(names: list[str]) -> list[str]:
@@ -96,7 +114,7 @@ def _gaps(log: _Log, segments: list[str]) -> Iterator[CheckedFile]:
             item.fault(0, f"entries behind the checkpoint {checkpoint.index}", "no segment at all")
             yield item
         return
-    first = int(segments[0].rsplit("/", 1)[-1].split(".", 1)[0])
+    first = index_of(segments[0])
     if first > checkpoint.index + 1:
         item = CheckedFile("journal", segments[0])
         item.fault(
@@ -191,11 +209,12 @@ def _check_content(item: CheckedFile, located: LocatedEntry, log: _Log) -> None:
     entry = located.entry
     try:
         if entry.kind is EntryKind.ROWS:
-            decode_rows(entry, item.path)
+            rows = decode_rows(entry, item.path)
+            log.change(check_notes(item, located.position, entry, rows), entry.index)
         elif entry.kind is EntryKind.CONFIG:
             decode_config(entry, item.path)
         elif entry.kind is EntryKind.SCHEDULES:
-            decode_changes(entry.payload, item.path)
+            log.change(decode_changes(entry.payload, item.path), entry.index)
         else:
             marks = Marks.decode(bytes(entry.payload), item.path)
             if log.mark is not None:

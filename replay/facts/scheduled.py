@@ -20,21 +20,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
 
-from ...policy.schedules.runheaders import (
-    NOMINAL_HEADER,
-    PASSED_OVER_HEADER,
-    RUN_HEADER,
-    SCHEDULE_HEADER,
-)
 from ...reading.events import Ended, Event, MarkSeen, RowsSeen, SchedulesSeen
+from ...reading.scheduledrows import RunHeaders, is_noted, run_headers_of
 from ...wheel.digest import topic_crcs
-from ...wheel.rows import header_values
 from ...wheel.schedules import FiredRun, ScheduleDelete, SchedulePut
 from ...wheel.schema import times
 from .fact import SHARES
@@ -61,8 +54,6 @@ RUNS_ARROW = pa.schema(
     ]
 )
 """A run as it stands in a journal."""
-_NUMBERS = (RUN_HEADER, NOMINAL_HEADER, PASSED_OVER_HEADER)
-_DIGITS_MAX = 18
 _COMPRESSED = pa.ipc.IpcWriteOptions(compression="zstd")
 SharePiece = tuple[int, int, bytes]
 """A share of all names, the number of runs, and the runs packed."""
@@ -71,19 +62,6 @@ SharePiece = tuple[int, int, bytes]
 def share_of(name: str) -> int:
     """The share in which everything about a schedule comes together."""
     return crc32c(name.encode()) % SHARES
-
-
-_Texts = dict[int, bytes]
-"""Values of a header by the numbers of the rows that have it."""
-
-
-class _Said(NamedTuple):
-    """What the headers of a row say; -1: no number."""
-
-    name: bytes
-    number: int
-    nominal: int
-    missed: int
 
 
 class ScheduleScan:
@@ -181,34 +159,27 @@ def _change_text(event: SchedulesSeen, number: int, change: SchedulePut | Schedu
 def _runs_among(event: RowsSeen, clock_ms: int) -> pa.RecordBatch | None:
     """The runs among the rows of an event, in their order; None: there are none."""
     rows = event.rows
-    names = _texts(rows, SCHEDULE_HEADER)
-    if not names and not event.runs:
+    said = run_headers_of(rows)
+    if not said and not event.runs:
         return None
     offset = times(rows, "offset")
     row_of = {at: row for row, at in enumerate(offset.tolist())} if event.runs else {}
     noted = {row_of[run.offset]: run for run in event.runs}
-    at = sorted(names.keys() | noted.keys())
-    numbers = [_texts(rows, header) for header in _NUMBERS]
-    said = [_said(row, names, *numbers) for row in at]
-    notes = [noted.get(row) for row in at]
+    at = sorted(said.keys() | noted.keys())
+    pairs = [(said.get(row), noted.get(row)) for row in at]
     picked = np.array(at)
     columns: list[object] = [
-        [
-            row.name.decode("utf-8", "replace") if row.name or note is None else note.name
-            for row, note in zip(said, notes, strict=True)
-        ],
+        [_name_of(row, note) for row, note in pairs],
         *(np.asarray(column)[picked] for column in (event.index, event.epoch)),
         offset[picked],
         times(rows, "due")[picked],
         times(rows, "created")[picked],
         np.full(len(at), clock_ms),
-        [row.number for row in said],
-        [row.nominal for row in said],
-        [row.missed for row in said],
+        *([-1 if row is None else row[place] for row, _ in pairs] for place in (1, 2, 3)),
         topic_crcs(rows.column("topic").take(pa.array(picked))).astype(np.int64),
-        [-1 if note is None else note.version for note in notes],
-        [-1 if note is None else note.decided_ms for note in notes],
-        [_differs(row, note) for row, note in zip(said, notes, strict=True)],
+        [-1 if note is None else note.version for _, note in pairs],
+        [-1 if note is None else note.decided_ms for _, note in pairs],
+        [note is not None and not is_noted(row, note) for row, note in pairs],
     ]
     arrays = [
         pa.array(values, field.type) for values, field in zip(columns, RUNS_ARROW, strict=True)
@@ -216,27 +187,8 @@ def _runs_among(event: RowsSeen, clock_ms: int) -> pa.RecordBatch | None:
     return pa.RecordBatch.from_arrays(arrays, schema=RUNS_ARROW)
 
 
-def _said(row: int, name: _Texts, number: _Texts, nominal: _Texts, missed: _Texts) -> _Said:
-    """What the headers of a row say."""
-    numbers = (_number(texts.get(row)) for texts in (number, nominal, missed))
-    return _Said(name.get(row, b""), *numbers)
-
-
-def _differs(said: _Said, note: FiredRun | None) -> bool:
-    if note is None:
-        return False
-    return said != (note.name.encode(), note.number, note.nominal_ms, note.missed)
-
-
-def _texts(rows: pa.RecordBatch, header: str) -> _Texts:
-    """The values of a header by the numbers of the rows that have it."""
-    given = header_values(rows.column("headers"), header)
-    if given is None:
-        return {}
-    at, values = given
-    return {row: value or b"" for row, value in zip(at.tolist(), values.to_pylist(), strict=True)}
-
-
-def _number(text: bytes | None) -> int:
-    """A number as headers have it; -1: it is none."""
-    return int(text) if text and text.isdigit() and len(text) <= _DIGITS_MAX else -1
+def _name_of(row: RunHeaders | None, note: FiredRun | None) -> str:
+    """The schedule of a run that its row, its note, or both say."""
+    if row is not None:
+        return row.name.decode("utf-8", "replace")
+    return "" if note is None else note.name

@@ -86,7 +86,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "wheel/topics": frozenset({"wheel/slots", ENGINE_VALUES}),
     "delivery": frozenset({"policy", "wheel/due", ENGINE_VALUES}),
     "reading": frozenset(
-        {"wheel/journal", "wheel/slots", "wheel/topics", ENGINE_STATE, ENGINE_VALUES}
+        {
+            *("policy", "policy/schedules", "wheel/journal", "wheel/slots", "wheel/topics"),
+            *(ENGINE_STATE, ENGINE_VALUES),
+        }
     ),
     "wheel": frozenset(
         {

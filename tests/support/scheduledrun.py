@@ -220,3 +220,10 @@ def made_schedules() -> ScheduledRun:
     run = ScheduledRun(nothing, 0, [], [], [], [], log=writer.log)
     run.settle()
     return run
+
+
+def headers_of(run: FiredRun) -> list[tuple[bytes, bytes | None]]:
+    """The headers with which a plain row of that run is stored."""
+    planned = PlannedRun(run.number, run.nominal_ms, run.due_ms, run.missed)
+    headers = run_headers(Schedule(run.name, Template(TOPIC), every_ms=1_000), planned)
+    return [(name.encode(), value) for name, value in headers]

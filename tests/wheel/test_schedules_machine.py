@@ -1,7 +1,7 @@
 """Schedules through all that may happen to a wheel: the model knows only what callers were told.
 
 The table is a function of the log, whatever was spilled when, and each run that was taken leaves as
-one message.
+one message; and the verifier, which computes that function from the journal, finds the same.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.errors import ScheduleChanged, UnknownSchedule
 from slotwheel.wheel.schedules import FiredRun, ScheduleDelete, SchedulePut
+from support.datadirs import assert_sound
+from support.scheduledrun import headers_of
 from support.wheels import NOW, Node
 
 CONFIG = WheelConfig(chunk_rows_max=4, open_handles_max=2, segment_bytes=6000)
@@ -50,7 +53,8 @@ class Schedules(RuleBasedStateMachine):
         self.count = 0
 
     def teardown(self) -> None:
-        self.node.wheel.close()
+        self.node.close()
+        assert_sound(Path(self.directory))
         shutil.rmtree(self.directory)
 
     def _change(self, change: Any, version: int | None) -> None:
@@ -106,7 +110,7 @@ class Schedules(RuleBasedStateMachine):
                 number = 1 if state is None else state.runs + 1
                 version = 0 if state is None or is_stale else state.version
                 asked.append(FiredRun(name, version, number, due, due, 2, due))
-                rows.append((due, b"t", None, None, value, ()))
+                rows.append((due, b"t", None, None, value, headers_of(asked[-1])))
                 if is_stale:
                     broken.add(name)
                 if state is not None and name not in broken:
