@@ -8,6 +8,9 @@ Rules
   good ones when messages have left.
 - A record with ``slotwheel-if-exists: refuse`` becomes a dead letter when another message has its
   name.
+- So does a record whose name has a message that is just leaving, if its source has waited for such
+  names for ``LEAVING_S`` since it was polled. *Example.* ``order-17`` is with a sink that does not
+  answer: an hour long all other records would wait behind the next ``order-17``.
 - A message to a topic that Kafka does not have becomes a dead letter now, as the other ways in
   refuse it now (``Door``), and not hours later, when it is due.
 """
@@ -37,8 +40,11 @@ OFF_INTERVAL_S = 60.0
 """The least time, s, between two events about timestamps that are far from the node's clock."""
 SLOW_COMMIT_S = 60.0
 """An append that is not committed after this time, s, is an alarm, once."""
+LEAVING_S = 10.0
+"""The longest time, s, for which records of one poll of a source wait, in all, because messages
+with their names are just leaving. It is longer than Kafka mostly takes to elect a leader."""
 _ROOM_WAIT_S = 0.5
-_ASKED_WAIT_S = 0.05
+_WAIT_S = 0.05
 
 GiveUp = Callable[[DelaySource, Exception], None]
 
@@ -62,25 +68,51 @@ class _Queued(NamedTuple):
 
 class _Parts:
     """The unappended records of a source, as a stack of parts, the next one last. ``asked``: the
-    time at which Kafka was asked for the topics of that part; None: it was not. ``refused``: the
-    error for which the next part, a single record, becomes a dead letter."""
+    time at which Kafka was asked for the topics of that part; None: it was not. ``waits``: the next
+    part could not be appended just now. ``refused``: the error for which the next part, a single
+    record, becomes a dead letter."""
 
     def __init__(self, records: ConsumerRecords) -> None:
         self.left = [records]
         self.asked: float | None = None
+        self.waits = False
         self.refused: NameTaken | None = None
+        self._patient_until: float | None = None
+        """The monotonic time up to which records wait for messages that are just leaving."""
+
+    def cut(self) -> bool:
+        """Cut the next part in two; False: it is a single record."""
+        part = self.left[-1]
+        count = len(part.offsets)
+        if count > 1:
+            self.left[-1:] = [part.part(count // 2), part.part(0, count // 2)]
+        return count > 1
 
     def refuse(self, error: NameTaken) -> None:
         """Cut the next part in two, as one of its records has a name that another message has; a
         single one becomes a dead letter. So the records beside it are stored, and of n records,
         whichever are refused, each is tried about log n times."""
-        part = self.left[-1]
-        count = len(part.offsets)
-        if count > 1:
-            self.left[-1:] = [part.part(count // 2), part.part(0, count // 2)]
-        else:
+        if not self.cut():
             self.refused = copy(error)
             self.refused.row = None  # its number in a batch that nobody knows
+
+    def wait_for_name(self, error: Overloaded) -> None:
+        """Cut the next part in two, as a message that has the name of one of its records is just
+        leaving; a single one waits, or becomes a dead letter when records have waited enough."""
+        if self.cut():
+            return
+        now = time.monotonic()
+        if self._patient_until is None:
+            self._patient_until = now + LEAVING_S
+        if now < self._patient_until:
+            self.waits = True
+            return
+        self.refused = NameTaken(
+            error.message,
+            got=f"records that have waited for it for {LEAVING_S:g} s",
+            limit=f"{LEAVING_S:g} s for all records that were read at once",
+            remedy="Look why the sink does not answer. A letter that is redriven has no name",
+        )
 
 
 class SourceAppender:
@@ -155,13 +187,14 @@ class SourceAppender:
                         del pending[source]
             for append in queued:
                 self._wait_for(append, pending, stop, give_up)
-            if pending and all(parts.asked is not None for parts in pending.values()):
-                stop.wait(_ASKED_WAIT_S)
+            if pending and all(parts.waits for parts in pending.values()):
+                stop.wait(_WAIT_S)
         return not pending
 
     def _queue_next(self, source: DelaySource, parts: _Parts) -> _Queued | None:
-        """Append the source's next part. Returns None if it was in the log already, was too large
-        and is cut in two, or waits until Kafka has answered for its topics."""
+        """Append the source's next part. Returns None if it was in the log already, is cut in two,
+        or waits: until Kafka has answered for its topics, or for a name."""
+        parts.waits = False
         part = self._trimmed(source, parts.left[-1])
         if not part.offsets:
             parts.left.pop()
@@ -188,6 +221,7 @@ class SourceAppender:
             parts.asked = parts.asked or started
             absent = self._door.absent(rows, started - parts.asked, settled=True)
             if absent is None:
+                parts.waits = True
                 return None
             parts.asked = None
             if absent:
@@ -201,22 +235,25 @@ class SourceAppender:
                 if count == 1:
                     raise
                 too_much = True
+        parts.left[-1] = part
         if too_much and count > 1:
-            parts.left[-1:] = [part.part(count // 2), part.part(0, count // 2)]
+            parts.cut()
             return None
         try:
             future = self._wheel.append_source(
                 rows, now_ms, source=source.number, first=part.offsets[0], last=part.offsets[-1]
             )
-        except NameTaken as error:
+        except Exception as error:
             if offer is not None:
                 offer.settle(-1)
-            parts.refuse(error)
+            if isinstance(error, NameTaken):
+                parts.refuse(error)
+            elif isinstance(error, Overloaded) and error.row is not None:
+                self._events.refused(error.code, count)
+                parts.wait_for_name(error)
+            else:
+                raise
             return None
-        except Exception:
-            if offer is not None:
-                offer.settle(-1)
-            raise
         parts.left.pop()
         parts.refused = None
         return _Queued(source, part, future, count, rows.nbytes, dead, off, started, offer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 from unittest.mock import Mock
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
@@ -653,6 +655,50 @@ def test_a_record_that_may_not_take_a_name_is_a_dead_letter_and_the_others_are_s
         )
         assert "slotwheel-name" not in said
     assert len(appended) < count
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_records_whose_names_are_just_leaving_hold_up_the_others_for_a_moment_at_most(
+    monkeypatch: pytest.MonkeyPatch, *, for_good: bool
+) -> None:
+    count, named = 50, {7, 8, 30, 49}
+    content = ConsumerRecords(
+        list(range(count)),
+        [now_ms()] * count,
+        [None] * count,
+        [b"%d" % number for number in range(count)],
+        [
+            [
+                ("slotwheel-topic", b"orders"),
+                ("slotwheel-due-ms", b"%d" % (now_ms() + 3_600_000)),
+                ("slotwheel-name", b"leaving" if number in named else b"%d" % number),
+            ]
+            for number in range(count)
+        ],
+    )
+    monkeypatch.setattr(appending, "LEAVING_S", 1.0 if for_good else 600.0)
+    wheel = FakeWheel()
+    ends = time.monotonic() + (600.0 if for_good else 1.0)
+    tried: Counter[int] = Counter()
+
+    def look(rows: pa.RecordBatch) -> None:
+        for row, headers in enumerate(rows.column("headers").to_pylist()):
+            pairs = [(pair["key"], pair["value"]) for pair in headers]
+            if ("slotwheel-name", b"leaving") in pairs and time.monotonic() < ends:
+                tried[rows.num_rows] += 1
+                raise Overloaded("the message that has this name is just leaving", row=row)
+
+    wheel.before_append = look
+    with running(wheel, lambda: ListReader(content)) as intake:
+        eventually(lambda: position(intake) == count - 1)
+    assert tried[1], "each was tried alone"
+    assert wheel.values() == content.values
+    letters = [row for row in wheel.rows if row["topic"] == DEAD_LETTER_TOPIC]
+    assert [int(row["value"]) for row in letters] == (sorted(named) if for_good else [])
+    for row in letters:
+        said = {pair["key"]: pair["value"] for pair in row["headers"]}
+        assert said["slotwheel-dead-reason"] == b"refused"
+        assert b"just leaving" in said["slotwheel-dead-error"]
 
 
 def test_a_broker_that_does_not_answer_takes_no_answer_from_others() -> None:
