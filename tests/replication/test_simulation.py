@@ -21,10 +21,10 @@ SHARE = 500
 FIRST_OF_MANY = 1_000_000
 
 
-def play_all(seeds: range) -> tuple[int, int, int, int, int, list[str]]:
-    """Steps, checks, masters, committed entries and those of several callers among them, and what
-    was violated."""
-    steps = checks = masters = committed = shared = 0
+def play_all(seeds: range) -> tuple[int, int, int, int, int, int, list[str]]:
+    """Steps, checks, masters, committed entries and those of several callers among them, decisions
+    about names that another message had, and what was violated."""
+    steps = checks = masters = committed = shared = named = 0
     violated = []
     for seed in seeds:
         try:
@@ -37,22 +37,25 @@ def play_all(seeds: range) -> tuple[int, int, int, int, int, list[str]]:
         masters += len(world.referee.masters)
         committed += len(world.referee.committed)
         shared += sum(len(item.sent) > 1 for item in world.referee.committed)
-    return steps, checks, masters, committed, shared, violated
+        named += world.referee.names.decided
+    return steps, checks, masters, committed, shared, named, violated
 
 
 def test_a_share_of_all_stories(figure: Figure) -> None:
     began = time.process_time()
-    steps, checks, masters, committed, shared, violated = play_all(range(FEW))
+    steps, checks, masters, committed, shared, named, violated = play_all(range(FEW))
     rate = FEW / (time.process_time() - began)
     figure(
         f"simulation: {FEW} schedules, {rate:.0f} a second of one core, "
-        f"{steps} steps, {checks} checks, {masters} masters, {committed} entries committed"
+        f"{steps} steps, {checks} checks, {masters} masters, {committed} entries committed, "
+        f"{named} decisions about names"
     )
     assert not violated, "\n".join(violated[:5])
     # What never happens proves nothing.
     assert masters > 2 * FEW
     assert committed > 10 * FEW
     assert shared > 3 * FEW
+    assert named > 10 * FEW
     assert steps > 300 * FEW
 
 

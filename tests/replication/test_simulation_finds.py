@@ -25,7 +25,11 @@ from slotwheel.replication.rules.standing import Standing
 from slotwheel.replication.rules.states import Role
 from slotwheel.replication.rules.timing import NEVER
 from slotwheel.replication.rules.voting import Voting
+from slotwheel.wheel.answers import Before
 from slotwheel.wheel.journal.entry import Entry, EntryPart
+from slotwheel.wheel.named.table import NameTable
+from support.simnames import KEYS, ROWS, NamedEntry, NameRuns, SimNames
+from support.simpeer import SimPeer
 from support.simulation import Scene, play
 
 Patch = pytest.MonkeyPatch
@@ -43,6 +47,9 @@ NEW_GROUP = Scene(seconds=3.0, founded=False, cut=0.8, one_way=0.8, power=0.5, l
 HANDED_OVER = Scene(seconds=4.0, hand_over=3.0, one_way=3.0, loss=0.2, propose=3.0)
 FULL = replace(ELECTIONS, full=1.5, slow_disk=0.3, propose=12.0)
 BLINKING = Scene(seconds=5.0, one_way=2.0, loss=0.1, blink=0.9, propose=3.0)
+NAMES = Scene(seconds=4.0, compact=3.0, propose=20.0)
+SNAPSHOTS = replace(REPLACED, compact=4.0, propose=20.0, hand_over=1.0)
+NAMES_LOST = replace(ELECTIONS, full=1.5, compact=2.0, propose=20.0)
 # A paper on Raft has this story as its figure 8.
 OLD_ENTRIES = Scene(seconds=8.0, newborn=0.8, slow_disk=0.5, propose=3.0)
 
@@ -260,6 +267,86 @@ def forgets_all_callers_of_an_entry_but_the_first(patch: Patch) -> None:
     patch.setattr(Entry, "parts", property(lambda self: read(self)[:1]))
 
 
+def names_decided_before_the_lock(patch: Patch) -> None:
+    prepare, decide = SimNames._prepare, SimNames.decide
+
+    def looked_up_early(self: SimNames) -> None:
+        prepare(self)
+        keys = [KEYS[name] for name in self._wishes.names]
+        self.early = self.table.places(keys, self._stored)  # type: ignore[attr-defined]
+
+    def decide_by_it(self: SimNames, *place: int) -> NamedEntry | None:
+        early = self.early  # type: ignore[attr-defined]
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(NameTable, "places", lambda *_: early)
+            within.setattr(SimNames, "_prepare", lambda self: None)
+            decided = decide(self, *place)
+        looked_up_early(self)
+        return decided
+
+    patch.setattr(SimNames, "_prepare", looked_up_early)
+    patch.setattr(SimNames, "decide", decide_by_it)
+
+
+def names_on_their_way_not_looked_at(patch: Patch) -> None:
+    patch.setattr(NameTable, "queue", lambda self, names: None)
+
+
+def names_of_lost_entries_stay(patch: Patch) -> None:
+    patch.setattr(NameTable, "withdraw", lambda self, uncommitted: None)
+
+
+def names_looked_up_in_files_only(patch: Patch) -> None:
+    patch.setattr(NameTable, "places", lambda self, keys, stored: dict(stored.places))
+
+
+def names_in_files_not_looked_up_again_after_a_spill(patch: Patch) -> None:
+    places = NameTable.places
+    patch.setattr(
+        NameTable,
+        "places",
+        lambda self, keys, stored: places(self, keys, replace(stored, runs=self.runs)),
+    )
+
+
+def names_not_made_anew_after_a_snapshot(patch: Patch) -> None:
+    install = SimNames.install
+    patch.setattr(SimNames, "install", lambda self, _: install(self, NameRuns()))
+
+
+def names_decided_before_the_epoch_is_committed(patch: Patch) -> None:
+    patch.setattr(SimPeer, "serves_names", True)
+
+
+def refused_for_what_is_not_committed(patch: Patch) -> None:
+    refuse = SimNames._refuse
+    patch.setattr(
+        SimNames, "_refuse", lambda self, holder, commit: refuse(self, holder, holder // ROWS)
+    )
+
+
+def told_of_a_kept_one_that_is_not_committed(patch: Patch) -> None:
+    decide = SimNames.decide
+
+    def tell(self: SimNames, *place: int) -> NamedEntry | None:
+        entry = decide(self, *place)
+        for answer in () if entry is None else entry.answers:
+            if answer.before is Before.KEPT:
+                self._referee.told_of(answer.offset)
+        return entry
+
+    patch.setattr(SimNames, "decide", tell)
+
+
+def cancels_of_names_left_behind_by_a_spill(patch: Patch) -> None:
+    write = NameTable._write
+    patch.setattr(
+        NameTable,
+        "_write",
+        lambda self, room, shares, cancelled: write(self, room, shares, cancelled[:0]),
+    )
+
+
 BREAKAGES: list[tuple[Callable[[Patch], None], Scene, str]] = [
     (vote_not_on_disk, POWER, "not on disk"),
     (votes_twice_in_an_epoch, REORDERED, "two votes"),
@@ -283,6 +370,16 @@ BREAKAGES: list[tuple[Callable[[Patch], None], Scene, str]] = [
     (ignores_a_failed_write, FULL, "is to write"),
     (counts_acknowledgements_of_an_older_epoch, REORDERED, "."),
     (forgets_all_callers_of_an_entry_but_the_first, ELECTIONS, "stored twice"),
+    (names_decided_before_the_lock, NAMES, "is told of|of one name|not there"),
+    (names_on_their_way_not_looked_at, NAMES, "is told of"),
+    (names_of_lost_entries_stay, NAMES_LOST, "is told of|not there|not committed"),
+    (names_looked_up_in_files_only, NAMES, "is told of"),
+    (names_in_files_not_looked_up_again_after_a_spill, NAMES, "is told of|not there"),
+    (names_not_made_anew_after_a_snapshot, SNAPSHOTS, "is told of|not there"),
+    (names_decided_before_the_epoch_is_committed, ELECTIONS, "is told of|not there"),
+    (refused_for_what_is_not_committed, NAMES, "which is not committed"),
+    (told_of_a_kept_one_that_is_not_committed, NAMES, "which is not committed"),
+    (cancels_of_names_left_behind_by_a_spill, NAMES, "is told of|not there"),
 ]
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from slotwheel.wheel.files import ARCHIVE_DIRECTORY, Files
-from slotwheel.wheel.journal.entry import EntryKind
+from slotwheel.wheel.journal.entry import Entry, EntryKind
 from slotwheel.wheel.journal.scan import walk
 from slotwheel.wheel.journal.segment import is_segment_name
 from slotwheel.wheel.schema import times
@@ -42,6 +42,13 @@ def slot_offsets(files: Files) -> list[int]:
 
 def journal_offsets(files: Files) -> Iterator[int]:
     """Offsets of all rows in archived and live segments, which follow on from each other."""
+    for entry in journal_entries(files):
+        if entry.kind is EntryKind.ROWS:
+            yield from range(entry.base_offset, entry.base_offset + entry.count)
+
+
+def journal_entries(files: Files) -> Iterator[Entry]:
+    """All entries in archived and live segments, which follow on from each other."""
     paths = kept(files, "journal")
     live = [f"journal/{name}" for name in files.list("journal") if is_segment_name(name)]
     by_name = {path.rpartition("/")[2]: path for path in (*live, *paths)}
@@ -51,5 +58,4 @@ def journal_offsets(files: Files) -> Iterator[int]:
             entry = located.entry
             assert entry.index == index, f"{by_name[name]}: entry {entry.index}, not {index}"
             index += 1
-            if entry.kind is EntryKind.ROWS:
-                yield from range(entry.base_offset, entry.base_offset + entry.count)
+            yield entry

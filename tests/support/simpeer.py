@@ -18,6 +18,7 @@ from slotwheel.replication.rules.messages import (
 from slotwheel.replication.rules.ready import Ready
 from slotwheel.wheel.journal.epochs import Epochs
 from slotwheel.wheel.state import StoreIds
+from support.simnames import NamedEntry, SimNames
 from support.simreferee import Disk, Item, Sent, Violation
 
 if TYPE_CHECKING:
@@ -51,13 +52,14 @@ class SimPeer:
         self.boot += 1
         self.up = True
         self.queued: list[Item] = []
-        self.own: list[tuple[StoreIds | None, int, Sequence[Sent]]] = []
+        self.own: list[tuple[StoreIds | None, int, Sequence[Sent], NamedEntry | None]] = []
         self.notices: list[tuple[int, Item]] = []
         self.writing = False
         self.sync_to = disk.durable
         self.fetching = False
         self.said = disk.checkpoint
         self.lease_seen = float("-inf")
+        self.names = SimNames(disk.name_runs, world.referee.names, world.names_rng)
         epochs = Epochs(disk.base, disk.base_epoch)
         stores = [] if disk.base_stores is None else [(disk.base, disk.base_stores)]
         for index, item in enumerate(disk.items, disk.base + 1):
@@ -118,13 +120,25 @@ class SimPeer:
         if self.up and self.core.may_propose and self.paused_until <= self.world.now:
             for _ in range(count):
                 sent = self.world.callers.sent(self._known())
-                self.own.append((None, self.world.new_value(), sent))
+                self.own.append((None, self.world.new_value(), sent, self._decide_names()))
             self._write_soon()
+
+    def _decide_names(self) -> NamedEntry | None:
+        """What the next entry does to names. A master decides once an entry of its epoch is
+        committed: until then its table lacks what the last master has committed."""
+        commit, placed = self.core.commit, self.disk.last + len(self.queued) + len(self.own)
+        if not self.serves_names:
+            return None
+        return self.names.decide(placed + 1, commit)
+
+    @property
+    def serves_names(self) -> bool:
+        return self.said == self.core.commit and self.disk.epoch_at(self.said) == self.core.epoch
 
     def _known(self) -> set[Sent]:
         """The requests in the log of this master: it stores none of them again. What a snapshot
         holds was committed."""
-        disk, own = self.disk, [one for *_, sent in self.own for one in sent]
+        disk, own = self.disk, [one for _, _, sent, _ in self.own for one in sent]
         known = {one for item in self.world.referee.committed[: disk.base] for one in item.sent}
         log = [*disk.items, *self.queued]
         found = {one for index, item in enumerate(log, disk.base + 1) for one in item.read(index)}
@@ -144,6 +158,7 @@ class SimPeer:
         if index <= disk.checkpoint:
             return
         disk.checkpoint = index
+        self.names.checkpoint(index)
         keep = self.world.rng.randint(disk.base, index)
         if keep == disk.base:
             return
@@ -202,8 +217,8 @@ class SimPeer:
     def _write_own(self) -> None:
         disk = self.disk
         epoch = self.core.epoch
-        for stores, value, sent in self.own:
-            item = Item(epoch, stores, value, sent)
+        for stores, value, sent, named in self.own:
+            item = Item(epoch, stores, value, sent, named)
             self.world.referee.made(disk.last + 1, item, disk.epoch_at(disk.last))
             disk.items.append(item)
             self.notices.append((disk.last, item))
@@ -213,6 +228,7 @@ class SimPeer:
 
     def _cannot_write(self) -> None:
         self.own = [own for own in self.own if own[0] is not None]
+        self.names.lost_after(self.disk.last)
         if self.queued:
             self.queued.clear()
             self.core.write_failed(self.disk.last, self.clock())
@@ -251,6 +267,7 @@ class SimPeer:
             return
         if ready.deposed:
             self.own.clear()
+            self.names.lost_after(disk.last)
         if ready.truncate_after is not None:
             self._truncate(ready.truncate_after)
         if ready.receive is not None:
@@ -267,10 +284,10 @@ class SimPeer:
             )
             world.won(self)
             world.note(f"{self.name} is master of {won.epoch}")
-            self.own.append((won.stores, 0, ()))
+            self.own.append((won.stores, 0, (), None))
             self._write_soon()
         if ready.admit is not None:
-            self.own.append((ready.admit.stores, 0, ()))
+            self.own.append((ready.admit.stores, 0, (), None))
             self._write_soon()
         if ready.fetch_from is not None and not self.fetching:
             self.fetching = True
@@ -288,12 +305,15 @@ class SimPeer:
         if standby and index > disk.durable:
             raise Violation(f"{self.name}, a standby, commits {index} before it is durable")
         self.world.referee.advanced(self.name, disk, self.core.epoch, self.said, index)
+        for each in range(max(self.said, disk.base) + 1, index + 1):
+            self.names.committed(each, disk.item(each).named)
         self.said = index
         self.world.note(f"{self.name} commit {index}")
 
     def _truncate(self, index: int) -> None:
         disk = self.disk
         self.world.referee.cut(self.name, disk, index)
+        self.names.lost_after(index)
         if index < disk.last:
             del disk.items[index - disk.base :]
             self.queued.clear()
@@ -396,5 +416,7 @@ class SimPeer:
         self.queued.clear()
         disk.base = disk.durable = disk.checkpoint = self.sync_to = index
         disk.base_epoch, disk.base_stores = epoch, stores
+        disk.name_runs = theirs.name_runs.copy()
+        self.names.install(disk.name_runs)
         self.core.snapshot_installed(index, epoch, stores, self.clock())
         self.drive()

@@ -21,6 +21,7 @@ from slotwheel.wheel.journal.entry import (
 )
 from slotwheel.wheel.journal.queued import sent_of
 from slotwheel.wheel.state import StoreIds
+from support.simnames import ROWS, NamedEntry, NameReferee, NameRuns
 
 Sent = tuple[int, int]
 """A caller, and the sequence of its request."""
@@ -37,6 +38,7 @@ class Item(EntryMeta):
 
     value: int = 0
     sent: Sequence[Sent] = ()
+    named: NamedEntry | None = field(default=None, compare=False)
     _read: list[Sent] = field(default_factory=list, compare=False, repr=False)
 
     def read(self, index: int) -> Sequence[Sent]:
@@ -62,7 +64,10 @@ class Disk:
     """What one store holds. ``items`` begin behind ``base``; behind ``durable`` they are only
     written, and a power cut may lose them."""
 
-    __slots__ = ("base", "base_epoch", "base_stores", "checkpoint", "durable", "hard", "items")
+    __slots__ = (
+        *("base", "base_epoch", "base_stores", "checkpoint", "durable", "hard", "items"),
+        "name_runs",
+    )
 
     def __init__(self, hard: object) -> None:
         self.hard = hard
@@ -72,6 +77,7 @@ class Disk:
         self.items: list[Item] = []
         self.durable = 0
         self.checkpoint = 0
+        self.name_runs = NameRuns()
 
     @property
     def last(self) -> int:
@@ -97,6 +103,7 @@ class Referee:
         """By store id; also those that were replaced."""
         self.committed: list[Item] = []
         self.stored: set[Sent] = set()
+        self.names = NameReferee(self._require)
         self._committed_in: list[int] = []
         """The epoch of the first peer that knew."""
         self.masters: dict[int, str] = {}
@@ -197,6 +204,8 @@ class Referee:
             self.stored.isdisjoint(item.sent), f"{index}: what a caller sent again is stored twice"
         )
         self.stored.update(item.sent)
+        if item.named is not None:
+            self.names.committed(item.named, index * ROWS)
         self.committed.append(item)
         self._committed_in.append(max(epoch, self._committed_in[-1] if index > 1 else 0))
         if item.stores is not None:

@@ -164,6 +164,7 @@ class World:
         self._values = 0
         self._stores = 0
         self.callers = Callers(Random(seed), self.referee)
+        self.names_rng = Random(seed)
         self.peers = {name: SimPeer(self, name, core_class) for name in self.names}
         for peer in self.peers.values():
             self._new_store(peer)
@@ -229,7 +230,7 @@ class World:
             )
         for peer in self.peers.values():
             if peer.core.may_propose and peer.core.leased(peer.clock()):
-                peer.own.append((None, mark, ()))
+                peer.own.append((None, mark, (), None))
                 peer._write_soon()
         return False
 
