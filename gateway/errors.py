@@ -43,6 +43,9 @@ _UNKNOWN_FIELD = "Object contains unknown field"
 """How msgspec begins its message."""
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 """Of msgspec's path: into a field, or into a list or an object of any names."""
+_HALF_CHARACTER = re.compile(
+    rb"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F].."
+)
 _VALUE_MAX = 80
 """A value that is refused is shown with at most so many characters."""
 _LOOKED_THROUGH_MAX = 256 << 10
@@ -179,6 +182,17 @@ def from_decoding(error: Exception, place: str, kind: Any, body: bytes) -> HttpE
     if isinstance(error, RecursionError):
         return HttpError(400, "the JSON is nested too deeply", place=place)
     if not isinstance(error, msgspec.ValidationError):
+        if half := _HALF_CHARACTER.search(
+            body
+        ):  # msgspec says of some that the body ends too early
+            return HttpError(
+                400,
+                "the body has half of a surrogate pair, which is no character",
+                place=place or f"byte {half.start()}",
+                got=half[0].decode(),
+                limit="characters of Unicode",
+                remedy="Write the whole character, in UTF-8 or as both halves of its pair",
+            )
         return HttpError(400, f"the body is not valid JSON: {text[:TEXT_MAX]}", place=place)
     what, at, path = text.rpartition(" - at `")
     inside = path.rstrip("`") if at else "$"

@@ -1,16 +1,19 @@
 """A message that cannot be stored gets the same answer by whatever way it comes: what is wrong, the
 value, the limit and what to do; and nothing of it is stored.
 
-``WAYS`` are the ways in: a message and a table of a client, the command, a message and a record by
-HTTP, a record of a delay topic. ``BAD`` are the messages.
+``WAYS`` are the ways in: a message that is sent and one that is stored, a table of a client, the
+command, a message, one by its name and a record by HTTP, a record of a delay topic. ``BAD`` are the
+messages.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import httpx
 import pyarrow as pa
@@ -105,6 +108,34 @@ BAD = {
     "name too long": Bad({"name": "é" * 101}, "name is too long", "202 bytes", NAMED),
     "name of several lines": Bad({"name": "a\nb"}, "control characters in the name", "b", NAMED),
     "name that is a bell": Bad({"name": "\x07"}, "control characters", "{7}", NAMED),
+    "name of 51 signs of 4 bytes": Bad(
+        {"name": "\U0001f600" * 51}, "name is too long", "204 bytes", NAMED
+    ),
+    "name with a later control": Bad({"name": "a\x85"}, "control characters", "{85}", NAMED),
+    "half a character as a name": Bad(
+        {"name": "\ud800"}, ("name is not text", "half of a surrogate pair"), "ud800"
+    ),
+    "name that is no UTF-8": Bad(
+        {"headers": [(NAME_HEADER, b"\xff")]}, "the name is not text", "\\xff", NAMED
+    ),
+    "name without a value": Bad({"headers": [(NAME_HEADER, None)]}, "no name", "null", NAMED),
+    "two names": Bad(
+        {"headers": [(NAME_HEADER, b"a"), (NAME_HEADER, b"b")]}, "name: header twice", "two", "one"
+    ),
+    "a name and a header": Bad(
+        {"name": "n", "headers": [(NAME_HEADER, b"m")]}, "name: header twice", "two", "one"
+    ),
+    "two rules": Bad(
+        {"name": "n", "headers": [(IF_EXISTS_HEADER, b"keep"), (IF_EXISTS_HEADER, b"keep")]},
+        *("header twice", "two", "one"),
+    ),
+    "rule in capitals": Bad(
+        {"name": "n", "headers": [(IF_EXISTS_HEADER, b"KEEP")]},
+        *("if-exists: unknown", "KEEP", "replace, keep, refuse"),
+    ),
+    "rule without a name": Bad(
+        {"headers": [(IF_EXISTS_HEADER, b"keep")]}, "if-exists without a name", "no name"
+    ),
     "unknown if_exists": Bad(
         {"name": "n", "if_exists": "maybe"}, ("if_exists", "if-exists", "Invalid enum"), "maybe"
     ),
@@ -133,10 +164,17 @@ def by_message(fields: Fields, node: NodeWithGateway, **_: object) -> str:
     return str(raised.value)
 
 
+def by_store(fields: Fields, node: NodeWithGateway, **_: object) -> str:
+    spans = {name: fields[name] / 1000 for name in ("delay", "ttl") if name in fields}
+    with Client(node.address) as client, pytest.raises(SlotwheelError) as raised:
+        client.store(Message(**fields | spans))
+    assert raised.value.remedy
+    return str(raised.value)
+
+
 def by_table(fields: Fields, node: NodeWithGateway, **_: object) -> str:
     due_ms = fields.get("due", int(time.time() * 1000) + fields.get("delay", 0))
-    headers = [(name, text.encode()) for name, text in fields["headers"].items()]
-    headers += names_of(fields)
+    headers = pairs_of(fields) + names_of(fields)
     table = pa.table(
         {
             "due": pa.array([due_ms], pa.timestamp("ms", "UTC")),
@@ -153,7 +191,7 @@ def by_table(fields: Fields, node: NodeWithGateway, **_: object) -> str:
 
 
 def by_command(fields: Fields, node: NodeWithGateway, capsys: pytest.CaptureFixture[str]) -> str:
-    given = [f"--header={name}={text}" for name, text in fields["headers"].items()]
+    given = [f"--header={name}={(value or b'').decode()}" for name, value in pairs_of(fields)]
     given += [f"--{name}={fields[name]}ms" for name in ("delay", "ttl") if name in fields]
     given += [
         f"--{name}={fields[name]}" for name in ("level", "route", "partition") if name in fields
@@ -174,17 +212,50 @@ def by_command(fields: Fields, node: NodeWithGateway, capsys: pytest.CaptureFixt
 
 
 def by_http(fields: Fields, node: NodeWithGateway, **_: object) -> str:
-    return refused(node.ask("POST", "/v1/messages", json=in_ms(fields)))
+    return refused(ask_json(node, "POST", "/v1/messages", with_headers(in_ms(fields))))
+
+
+def by_name(fields: Fields, node: NodeWithGateway, **_: object) -> str:
+    body = with_headers(in_ms(fields))
+    topic, name = body.pop("topic"), body.pop("name")
+    return refused(ask_json(node, "PUT", f"/v1/names/{topic}/{quote(name, safe='')}", body))
 
 
 def by_record(fields: Fields, node: NodeWithGateway, **_: object) -> str:
-    headers = [{"name": name, "value": base64_of(text)} for name, text in fields["headers"].items()]
+    headers = [
+        {"name": name, "value": None if value is None else base64.b64encode(value).decode()}
+        for name, value in pairs_of(fields)
+    ]
     record = in_ms(fields) | {"value": base64_of(fields["value"]), "headers": headers}
     kind = {"Content-Type": "application/vnd.kafka.binary.v2+json"}
-    return refused(node.ask("POST", "/topics", json={"records": [record]}, headers=kind))
+    return refused(ask_json(node, "POST", "/topics", {"records": [record]}, kind))
 
 
-def names_of(fields: Fields) -> list[tuple[str, bytes]]:
+def pairs_of(fields: Fields) -> list[tuple[str, bytes | None]]:
+    """The message's headers; values as bytes."""
+    headers = fields["headers"]
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return [(name, text.encode() if isinstance(text, str) else text) for name, text in pairs]
+
+
+def with_headers(fields: Fields) -> Fields:
+    """The fields with the headers as JSON has them."""
+    pairs = [
+        (name, None if value is None else {"base64": base64.b64encode(value).decode()})
+        for name, value in pairs_of(fields)
+    ]
+    return fields | {"headers": pairs}
+
+
+def ask_json(
+    node: NodeWithGateway, method: str, path: str, body: Fields, kind: Fields | None = None
+) -> httpx.Response:
+    """As ``ask``, in ASCII: what is no character at all is escaped, too."""
+    headers = kind or {"Content-Type": "application/json"}
+    return node.ask(method, path, content=json.dumps(body), headers=headers)
+
+
+def names_of(fields: Fields) -> list[tuple[str, bytes | None]]:
     """The headers that say a message's name."""
     of_field = {"name": NAME_HEADER, "if_exists": IF_EXISTS_HEADER}
     return [(of_field[name], fields[name].encode()) for name in of_field if name in fields]
@@ -200,14 +271,13 @@ def base64_of(text: str) -> str:
 
 
 def refused(answer: httpx.Response) -> str:
-    assert answer.status_code == 422, answer.text
-    return answer.text
+    assert answer.status_code == (400 if "half of a surrogate" in answer.text else 422), answer.text
+    return answer.text.replace("\\\\", "\\")
 
 
 def by_delay_topic(fields: Fields, **_: object) -> str:
     """Returns the reason in the dead letter that the record becomes."""
-    headers = [(name, text.encode()) for name, text in fields["headers"].items()]
-    headers += names_of(fields)
+    headers = pairs_of(fields) + names_of(fields)
     for name, given in fields.items():
         if name not in ("value", "headers", "name", "if_exists"):
             control = {"level": "delay-level", "topic": "topic", "route": "route"}
@@ -224,9 +294,11 @@ def by_delay_topic(fields: Fields, **_: object) -> str:
 
 WAYS: dict[str, Callable[..., str]] = {
     "message": by_message,
+    "stored message": by_store,
     "table": by_table,
     "command": by_command,
     "HTTP": by_http,
+    "HTTP by name": by_name,
     "record by HTTP": by_record,
     "delay topic": by_delay_topic,
 }
@@ -235,12 +307,20 @@ NO_WORD_FOR_IT = {
         *("delay after all time", "both due and delay", "neither due nor delay"),
         *("no time to live", "negative time to live", "endless time to live"),
         *("expires before it is due", "unknown level", "unknown route"),
+        "half a character as a name",
     },
-    "command": {"due after all time", "expires before it is due"},
+    "command": {
+        *("due after all time", "expires before it is due"),
+        *("name that is no UTF-8", "name without a value"),
+    },
+    "HTTP by name": {name for name, bad in BAD.items() if not bad.fields.get("name")}
+    | {"half a character as a name"},
     "record by HTTP": {"neither due nor delay", "unknown route"},
+    "delay topic": {"half a character as a name"},
 }
 """What a message that comes by this way cannot say: a table has due times only, a command takes
-years of four digits, a record without a time is due at once."""
+years of four digits and headers that are text, a record without a time is due at once; bytes and
+percent-encoded paths have no half characters."""
 SAID = [(way, name) for way in WAYS for name in BAD if name not in NO_WORD_FOR_IT.get(way, set())]
 
 

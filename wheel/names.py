@@ -309,7 +309,7 @@ def _unusable(what: str, got: str, remedy: str = "", limit: str = "") -> Invalid
         f"{NAME_HEADER}: {what}",
         got=got,
         limit=limit or f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without control characters",
-        remedy=remedy or "Give a shorter name, such as order-17, or none",
+        remedy=remedy or "Give a name such as order-17, or none",
     )
 
 

@@ -24,7 +24,7 @@ from ...security.rights import Operation
 from ...wheel.errors import InvalidMessage, SlotwheelError
 from ..arrowbody import read_table
 from ..authentication import identity_of
-from ..errors import HttpError, too_many_messages
+from ..errors import HttpError, from_slotwheel, too_many_messages
 from ..gathering import due_in, topics_in
 from ..idempotency import idempotency_key, request_of
 from ..predecessors import before_of
@@ -63,12 +63,18 @@ class SendMessages:
             return await self.store_one(given.message(), body, key, identity)
         if kind == ARROW:
             return await self._many(read_table(body, self._rows_max), body, key, identity)
-        bodies = (
-            _lines(body, self._rows_max)
-            if kind == NDJSON
-            else decoded(_MANY, body, "", _names_in_all)
-        )
-        return await self._many(bodies, body, key, identity)
+        if kind == JSON:
+            bodies = decoded(_MANY, body, "", _names_in_all)
+            return await self._many(bodies, body, key, identity)
+        lines = _lines(body, self._rows_max)
+        try:
+            return await self._many(list(lines.values()), body, key, identity)
+        except SlotwheelError as error:
+            if error.row is None:
+                raise
+            place = f"line {list(lines)[error.row]}"
+            without_row(error)
+            raise from_slotwheel(error, place) from None
 
     @property
     def _rows_max(self) -> int:
@@ -201,11 +207,12 @@ def _messages(given: Sequence[MessageBody]) -> list[Message]:
     return messages
 
 
-def _lines(body: bytes, rows_max: int) -> list[MessageBody]:
-    messages: list[MessageBody] = []
+def _lines(body: bytes, rows_max: int) -> dict[int, MessageBody]:
+    """The messages of a body by the numbers of their lines, from 1 on; empty lines have none."""
+    messages: dict[int, MessageBody] = {}
     for number, line in enumerate(body.split(b"\n"), 1):
         if line.strip():
-            messages.append(decoded(_ONE, line, f"line {number}", _names_in))
+            messages[number] = decoded(_ONE, line, f"line {number}", _names_in)
             if len(messages) > rows_max:
                 raise too_many_messages(rows_max)
     return messages

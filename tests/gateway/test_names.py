@@ -32,6 +32,7 @@ NAMES = [
     "x" * 200,
 ]
 REST = {"Content-Type": "application/vnd.kafka.json.v2+json"}
+JSON_BODY = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
@@ -249,6 +250,68 @@ def test_the_console_finds_and_shows_a_message_by_its_name(node: NodeWithGateway
     assert ids["other"] not in pending
     message = ask(node, "GET", f"/console/message?whole=true&id={ids['a<b']}").text
     assert '<dt>Name</dt><dd class="mono">a&lt;b</dd>' in message
+
+
+def produced(node: NodeWithGateway, form: str, messages: list[dict[str, Any]]) -> httpx.Response:
+    """Send messages in one request, as a list, as lines, or as records of the REST proxy."""
+    if form == "ndjson":
+        kind = {"Content-Type": "application/x-ndjson"}
+        return ask(node, "POST", "/v1/messages", "\n\n".join(map(json.dumps, messages)), kind)
+    if form == "records":
+        return ask(node, "POST", "/topics", json.dumps({"records": messages}), REST)
+    return ask(node, "POST", "/v1/messages", messages)
+
+
+@pytest.mark.parametrize(
+    ("form", "place"), [("json", "$[1]"), ("ndjson", "line 3"), ("records", "")]
+)
+@pytest.mark.parametrize("rule", ["replace", "keep", "refuse"])
+def test_a_request_with_a_name_twice_is_stored_whole_or_not_at_all(
+    node: NodeWithGateway, form: str, place: str, rule: str
+) -> None:
+    topic = f"twice-{form}-{rule}"
+    message = {"topic": topic, "value": "x", "delay_ms": HOUR_MS, "name": "n"}
+    before = ask(node, "GET", "/v1/status").json()
+    answer = produced(node, form, [message, {**message, "if_exists": rule}])
+    after = ask(node, "GET", "/v1/status").json()
+    if rule == "refuse":
+        assert answer.status_code == 409, answer.text
+        assert answer.json().get("place", "") == place
+        assert "$.records[1]" in answer.text or place
+        for text in ("a pending message has this name", "the name of row 0 of the same batch"):
+            assert text in answer.text
+        assert "Cancel that one first" in answer.text
+        assert after["accepted"] == before["accepted"]
+        assert ask(node, "GET", path_of(topic, "n")).status_code == 404
+        assert produced(node, form, [message]).status_code in (200, 201)  # no other is held up
+        return
+    assert answer.status_code in (200, 201), answer.text
+    found = answer.json()
+    befores = found["befores"] if form != "records" else [found["offsets"][1]["before"]]
+    assert [each["what"] for each in befores] == [{"replace": "replaced", "keep": "kept"}[rule]]
+    assert after["accepted"] == before["accepted"] + 2
+    assert after["pending"] == before["pending"] + 1
+
+
+@pytest.mark.parametrize("form", ["json", "ndjson", "records"])
+@pytest.mark.parametrize("bad", ["", "x" * 201, "\x07", "\U0001f600" * 51, "\ud800"], ids=ascii)
+def test_a_bad_name_stores_nothing_of_its_request_and_holds_up_no_other(
+    node: NodeWithGateway, form: str, bad: str
+) -> None:
+    topic = f"beside-{form}"
+    good = {"topic": topic, "value": "x", "delay_ms": HOUR_MS}
+    before = ask(node, "GET", "/v1/status").json()["accepted"]
+    messages = [{**good, "name": "\U0001f600" * 50}, {**good, "name": bad}]
+    if form == "json":
+        answer = ask(node, "POST", "/v1/messages", json.dumps(messages), JSON_BODY)
+    else:
+        answer = produced(node, form, messages)
+        place = {"ndjson": "line 3", "records": "$.records[1]"}[form]
+        assert place in answer.text or bad == "\ud800", answer.text
+    assert answer.status_code == (400 if bad == "\ud800" else 422), answer.text
+    assert ask(node, "GET", "/v1/status").json()["accepted"] == before
+    other = produced(node, form, messages[:1])
+    assert other.status_code in (200, 201), other.text
 
 
 @pytest.mark.parametrize(

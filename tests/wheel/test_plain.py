@@ -19,6 +19,7 @@ from slotwheel.wheel.delay import as_due
 from slotwheel.wheel.errors import InvalidBatch, SlotwheelError
 from slotwheel.wheel.expiry import EXPIRES_HEADER
 from slotwheel.wheel.journal.payloads import encode_input
+from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER
 from slotwheel.wheel.plain import check_plain, decode_records, encode_records
 from slotwheel.wheel.rows import header_lists
 from slotwheel.wheel.schema import INPUT, TIME
@@ -141,10 +142,28 @@ OF_LETTERS: list[list[PlainHeader]] = [
     [(name, b""), (b"slotwheel-dead-error", b"e")] for name in NAMES
 ]
 EXPIRING: list[list[PlainHeader]] = [[(EXPIRES, value)] for value in EXPIRIES]
+NAME, IF_EXISTS = NAME_HEADER.encode(), IF_EXISTS_HEADER.encode()
+TEXTS = ["\U0001f600" * 50, "\U0001f600" * 51, "a\x85", "a\nb"]
+GIVEN_NAMES: list[bytes | None] = [
+    *(b"n", b"x" * 200, b"x" * 201, b"", None),
+    *(text.encode() for text in TEXTS),
+    *(b"\xff", b"\xed\xa0\x80", b"\x7f", b"a\0"),
+]
+RULES: list[bytes | None] = [b"keep", b"KEEP", b"maybe", b"", None]
+NAMING: list[list[PlainHeader]] = [
+    *([(NAME, name)] for name in GIVEN_NAMES),
+    *([(NAME, b"n"), (IF_EXISTS, rule)] for rule in RULES),
+    [(IF_EXISTS, b"keep")],
+    [(IF_EXISTS, b"refuse"), (NAME, b"n"), (b"a", None)],
+    [(NAME, b"n"), (NAME, b"n")],
+    [(NAME, b"n"), (IF_EXISTS, b"keep"), (IF_EXISTS, b"keep")],
+    [(NAME, b""), (IF_EXISTS, b"maybe"), (EXPIRES, b"x")],
+]
 HEADERS: list[list[PlainHeader]] = [
     *ALONE,
     *OF_LETTERS,
     *EXPIRING,
+    *NAMING,
     EXPIRING[-1] * 2,
     [(EXPIRES, b"9" * 17)] * 2,
 ]
