@@ -47,7 +47,8 @@ from .single import _waits
 _ESTIMATE = (
     "a name is a header of 40 B: 10 us more of a client and 5 of the node for a message by itself,"
     " 2 us in a batch of 1,000, which costs 1 without. On disk a name takes 32 B in a run, which is"
-    " read once at the start, 3 GB/s: 0.1 s for 10 M. In memory are only names not yet spilled"
+    " read once at the start, 3 GB/s: 0.1 s for 10 M. In memory it takes 2 B, or 48"
+    " until it is spilled"
 )
 _ONLY = ("sends", "pending", "debounce")
 _DAY_MS = 86_400_000

@@ -25,7 +25,7 @@ from .expiry import EXPIRES_HEADER, bad_expiries
 from .expiry import started as expiries_started
 from .names import IF_EXISTS_HEADER, NAME_HEADER, bad_names
 from .rows import from_numpy
-from .schema import FEW_ROWS, INPUT, TIME, Int64s, absent, bounds, distinct, sizes, times
+from .schema import FEW_ROWS, INPUT, TIME, Int64s, absent, bounds, distinct, lengths, sizes, times
 from .texts import span_text, time_text
 
 _NEVER_NULL = [(number, field.name) for number, field in enumerate(INPUT) if not field.nullable]
@@ -125,7 +125,7 @@ def reserved_headers(headers: pa.Array) -> dict[int, list[str]]:
         return {}
     names = headers.flatten().field(0)
     asked = np.flatnonzero(np.asarray(pc.is_in(names, pa.array(some, pa.utf8()))))
-    ends = np.cumsum(np.asarray(pc.list_value_length(headers), dtype=np.int64))
+    ends = np.cumsum(lengths(headers))
     by_row: dict[int, list[str]] = {}
     for row in np.unique(np.searchsorted(ends, asked, side="right")).tolist():
         start = ends[row - 1] if row else 0
@@ -318,9 +318,9 @@ def _faults(
         for row, names in sorted(reserved_headers(headers).items()):
             yield row, reserved_header(names)
     if nbytes > bytes_max:
-        lengths = sizes(batch)
-        for row in np.flatnonzero(lengths > bytes_max).tolist():
-            yield row, too_large(int(lengths[row]), bytes_max)
+        bytes_of = sizes(batch)
+        for row in np.flatnonzero(bytes_of > bytes_max).tolist():
+            yield row, too_large(int(bytes_of[row]), bytes_max)
 
 
 def conformed(rows: Any, cast_column: Callable[[Any, pa.Field], Any]) -> Any:

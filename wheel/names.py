@@ -191,7 +191,7 @@ def check_name(name: str) -> None:
 
 def named_rows(batch: pa.RecordBatch) -> NamedRows | None:
     """The named rows of a batch that was checked; None: it has none."""
-    given = header_values(batch.column("headers"), NAME_HEADER)
+    given, chosen = _given(batch.column("headers"))
     if given is None:
         return None
     rows, values = given
@@ -201,7 +201,6 @@ def named_rows(batch: pa.RecordBatch) -> NamedRows | None:
         topics = of_rows.cast(pa.binary()).to_pylist()
     keys = keys_of(topics, values.to_pylist())
     modes = [IfExists.REPLACE] * len(rows)
-    chosen = header_values(batch.column("headers"), IF_EXISTS_HEADER)
     if chosen is not None:
         places = np.searchsorted(rows, chosen[0]).tolist()
         for place, mode in zip(places, chosen[1].to_pylist(), strict=True):
@@ -209,11 +208,22 @@ def named_rows(batch: pa.RecordBatch) -> NamedRows | None:
     return NamedRows(rows, topics, keys, modes)
 
 
+_Given = tuple[Int64s, pa.Array] | None
+
+
+def _given(headers: pa.Array) -> tuple[_Given, _Given]:
+    """As of ``header_values``: the names, and what is to happen if they exist."""
+    names = header_values(headers, NAME_HEADER)
+    if names is not None and len(names[0]) == len(headers.flatten()):
+        return names, None  # there are no other headers
+    return names, header_values(headers, IF_EXISTS_HEADER)
+
+
 def named_plain(rows: Sequence[PlainRow]) -> NamedRows | None:
     """The named rows among plain rows that were checked; None: there are none."""
     at: list[int] = []
     topics: list[bytes] = []
-    keys = NameKeys()
+    names: list[bytes] = []
     modes: list[IfExists] = []
     for number, (_, topic, _, _, _, headers) in enumerate(rows):
         if not headers:
@@ -223,9 +233,9 @@ def named_plain(rows: Sequence[PlainRow]) -> NamedRows | None:
         if name is not None:
             at.append(number)
             topics.append(topic)
-            keys.append(key_of(topic, name))
+            names.append(name)
             modes.append(_MODES[given.get(_IF_EXISTS) or b"replace"])
-    return NamedRows(at, topics, keys, modes) if at else None
+    return NamedRows(at, topics, keys_of(topics, names), modes) if at else None
 
 
 def encode_named(answers: Sequence[NamedAnswer]) -> bytes:
@@ -246,6 +256,8 @@ def decode_named(data: Bytes) -> list[NamedAnswer]:
 
 def bad_plain_name(headers: Sequence[tuple[bytes, bytes | None]]) -> bool:
     """True unless a row's headers surely say a name as they should, or none at all."""
+    if len(headers) == 1 and headers[0][0] == _NAME:
+        return _fault_of(headers[0][1]) is not None
     names = [value for name, value in headers if name == _NAME]
     modes = [value for name, value in headers if name == _IF_EXISTS]
     if len(names) != 1 or len(modes) > len(names):
@@ -257,13 +269,12 @@ def bad_names(headers: pa.Array) -> dict[int, InvalidMessage]:
     """The rows of a headers column whose name is unusable, with their errors; mostly none."""
     bad: dict[int, InvalidMessage] = {}
     named: Int64s = np.empty(0, np.int64)
-    given = header_values(headers, NAME_HEADER)
+    given, chosen = _given(headers)
     if given is not None:
         named, names = given
         if not _are_good(names):
             faults = map(_fault_of, names.to_pylist())
             bad = {row: fault for row, fault in zip(named.tolist(), faults, strict=True) if fault}
-    chosen = header_values(headers, IF_EXISTS_HEADER)
     if chosen is not None:
         for row, mode in zip(chosen[0].tolist(), chosen[1].to_pylist(), strict=True):
             if mode not in _MODES:
@@ -299,7 +310,7 @@ def _fault_of(name: bytes | None) -> InvalidMessage | None:
         text = name.decode()
     except UnicodeDecodeError:
         return _unusable("the name is not text", repr(name[:80]))
-    if re.search(_CONTROL, text):
+    if not text.isprintable() and re.search(_CONTROL, text):
         return _unusable("control characters in the name", shown_text(text[:80]))
     return None
 

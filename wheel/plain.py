@@ -29,6 +29,7 @@ import pyarrow as pa
 from .answers import NamedAnswer
 from .arrowbytes import PlainHeader, PlainRow, encode_rows
 from .checks import (
+    INPUT_HEADERS,
     RESERVED_PREFIX,
     TOPIC_LENGTH_MAX,
     check_input,
@@ -52,6 +53,7 @@ GROUP_BYTES_MAX = 1 << 20
 """Bytes of the records that become one entry: a longer one is written while everybody waits."""
 _OURS = RESERVED_PREFIX.encode()
 _EXPIRES = EXPIRES_HEADER.encode()
+_GIVEN = frozenset(name.encode() for name in INPUT_HEADERS)
 _DIGITS_MAX = 18
 _NO_HEADERS: Sequence[PlainHeader] = ()
 
@@ -226,17 +228,17 @@ def _are_good(rows: Sequence[PlainRow], latest_ms: int) -> bool:
 def are_good_headers(headers: Sequence[PlainHeader], due: int) -> bool:
     """True if the headers of a row that is due at ``due`` (ms) are surely good, but for their size.
     False means that ``check_input`` has to judge them, and to say what is wrong."""
-    ours = False
-    for name, _ in headers:
-        if not name.isascii():
-            return False
-        ours = ours or name.startswith(_OURS)
+    ours = [name for name, _ in headers if name.startswith(_OURS)]
+    if not all(name.isascii() for name, _ in headers):
+        return False
     if not ours:
         return True
-    if reserved_among([name.decode() for name, _ in headers]):
+    if not _GIVEN.issuperset(ours) and reserved_among([name.decode() for name, _ in headers]):
         return False
     if bad_plain_name(headers):
         return False
+    if _EXPIRES not in ours:
+        return True
     expiries = [value or b"" for name, value in headers if name == _EXPIRES]
     return len(expiries) < 2 and all(
         digits.isdigit() and len(digits) <= _DIGITS_MAX and int(digits) > due for digits in expiries

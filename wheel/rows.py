@@ -23,6 +23,7 @@ from .schema import (
     Int64s,
     Mask,
     absent,
+    lengths,
     times,
 )
 
@@ -95,9 +96,7 @@ def header_values(headers: pa.Array, name: str) -> tuple[Int64s, pa.Array] | Non
     at = headers_at(flat, name)
     if not len(at):
         return None
-    counts = np.asarray(pc.fill_null(pc.list_value_length(headers), 0))
-    rows = np.repeat(np.arange(len(headers)), counts)
-    return rows[at], taken(flat.field(1), at)
+    return np.repeat(np.arange(len(headers)), lengths(headers))[at], taken(flat.field(1), at)
 
 
 def taken(values: pa.Array, at: Int64s) -> pa.Array:
@@ -107,7 +106,9 @@ def taken(values: pa.Array, at: Int64s) -> pa.Array:
 
 def headers_at(flat: pa.Array, name: str) -> Int64s:
     """Positions of the headers of this name among all headers of a column."""
-    named = pc.fill_null(pc.equal(flat.field(0), name), False)
+    named = pc.equal(flat.field(0), name)
+    if named.null_count:
+        named = pc.fill_null(named, False)
     positions: Int64s = np.flatnonzero(np.asarray(named))
     return positions
 

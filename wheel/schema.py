@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from . import compute as pc
 from .errors import UnsupportedVersion
 
 Int64s = npt.NDArray[np.int64]
@@ -103,7 +102,8 @@ def distinct(texts: pa.Array) -> list[str]:
 
 
 def lengths(column: pa.Array) -> Int64s:
-    """Bytes of each value of a binary or text column, 0 for a null, shape (rows,)."""
+    """Bytes of each value of a binary or text column, or items of each list; 0 for a null, shape
+    (rows,)."""
     rows = len(column)
     if column.null_count == rows:
         return np.zeros(rows, np.int64)
@@ -125,7 +125,7 @@ def sizes(batch: pa.RecordBatch) -> Int64s:
     flat = headers.flatten()
     if len(flat):
         running = np.concatenate([[0], np.cumsum(lengths(flat.field(0)) + lengths(flat.field(1)))])
-        ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(headers), 0)))
+        ends = np.cumsum(lengths(headers))
         total += running[ends] - running[np.concatenate([[0], ends[:-1]])]
     return total
 

@@ -30,7 +30,7 @@ def names_of(numbers: range, offset: int = 0) -> dict[bytes, NamePlace]:
 def test_names_are_spilled_and_all_are_found_at_their_newest_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "_LAYER_NAMES", 4)
+    monkeypatch.setattr(table, "_LAYER_NAMES", range(4, 9))
     names = NameTable(OsFiles(tmp_path))
     keys = NameKeys(names_of(range(20)))
     for few in range(0, 12, 3):

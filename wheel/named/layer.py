@@ -6,11 +6,12 @@ call of the interpreter for each; so does a thread that lets go of half a millio
 columns, in which each name is a row, and a table of *slots* that says in which row a key is:
 
     | first u64 | second u64 | due i64 | offset i64 |    rows, by ascending offset
-    | row + 1 i32 |                                      slots, twice as many at least; 0: free
+    | row + 1 i32 |                                      slots, 4 times as many at least; 0: free
 
 A key's slot is that of the low bits of its first half, or the next one that is free: keys are
-hashes, so they need no other one. NumPy does that for many names at once, a round for each key that
-is in another one's slot; of a few, Python looks at each by itself, as NumPy's calls cost 30 us.
+hashes, so they need no other one. NumPy does that for many names at once, in rounds: each is for
+those that have met another one's slot. The last few are looked at by Python one by one, as NumPy's
+calls cost 30 us. With three of four slots free, such rounds are few.
 
 Rules
 - A layer has room for so many rows from the beginning, and the kernel gives it pages when they are
@@ -21,13 +22,15 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ..names import NameKeys, TakenNames, halves_of_one
 from ..schema import Int64s
 from .runs import HeldNames
 
-ROW_BYTES = 4 * 8 + 2 * 4
+ROW_BYTES = 4 * 8 + 4 * 4
 """A name takes so much in memory."""
 NO_OFFSET = (1 << 63) - 1
 """No row has so high an offset."""
@@ -44,7 +47,7 @@ class NameLayer:
         self.cancelled: dict[int, int] = {}
         self.names = 0
         self._count = 0
-        bits = (2 * room - 1).bit_length()
+        bits = (4 * room - 1).bit_length()
         self._mask = (1 << bits) - 1
         self._slots = np.zeros(1 << bits, np.int32)
         self._columns = HeldNames(
@@ -125,8 +128,8 @@ class NameLayer:
         at = first.view(np.int64) & self._mask
         held = self._slots[at]
         asked = np.flatnonzero(held)
-        known = [np.empty(0, np.int64)]
-        while len(asked):
+        known = list[Int64s]()
+        while len(asked) > FEW_KEYS:
             row = held[asked] - 1
             same = (rows.first[row] == first[asked]) & (rows.second[row] == second[asked])
             known.append(asked[same])
@@ -134,6 +137,9 @@ class NameLayer:
             at[asked] = (at[asked] + 1) & self._mask
             held[asked] = self._slots[at[asked]]
             asked = asked[held[asked] > 0]
+        for position in asked.tolist():
+            held[position] = self._slot[self._find(int(first[position]), int(second[position]))]
+        known.append(asked[held[asked] > 0])
         positions = np.concatenate(known)
         row = held[positions] - 1
         return positions, rows.due[row], rows.offset[row]
@@ -146,15 +152,13 @@ class NameLayer:
             due, offset = np.asarray(names.due, np.int64), np.asarray(names.offset, np.int64)
             self._add(HeldNames(*names.keys.halves, due, offset))
             return
-        for key, due_ms, offset_of_row in zip(names.keys, names.due, names.offset, strict=True):
-            row = self._count
-            first, second = halves_of_one(key)
-            self._first[row], self._second[row] = first, second
+        start = self._count
+        each = zip(names.keys, names.due, names.offset, strict=True)
+        for row, (key, due_ms, offset_of_row) in enumerate(each, start):
+            self._first[row], self._second[row] = halves_of_one(key)
             self._due[row], self._offset[row] = int(due_ms), int(offset_of_row)
-            slot = self._find(first, second)
-            self.names += not self._slot[slot]
-            self._slot[slot] = row + 1
-            self._count = row + 1
+        self._index_each(range(start, start + len(names)))
+        self._count = start + len(names)
 
     def _add(self, names: HeldNames) -> None:
         start, stop = self._count, self._count + len(names)
@@ -168,7 +172,7 @@ class NameLayer:
         first, second, slots = self._columns.first, self._columns.second, self._slots
         rows = np.arange(start, stop, dtype=np.int32)
         at = first[start:stop].view(np.int64) & self._mask
-        while len(rows):
+        while len(rows) > FEW_KEYS:
             free = slots[at] == 0
             slots[at[free]] = rows[free] + 1
             self.names += int(np.count_nonzero(slots[at[free]] == rows[free] + 1))
@@ -178,3 +182,11 @@ class NameLayer:
             newer = same & (held < rows)
             slots[at[newer]] = rows[newer] + 1  # of several the last one, which is the newest
             rows, at = rows[~same], (at[~same] + 1) & self._mask
+        self._index_each(rows.tolist())
+
+    def _index_each(self, rows: Iterable[int]) -> None:
+        """As ``_index``, one by one."""
+        for row in rows:
+            slot = self._find(self._first[row], self._second[row])
+            self.names += not self._slot[slot]
+            self._slot[slot] = max(self._slot[slot], row + 1)

@@ -69,8 +69,9 @@ _MERGE_SHARE = 2
 """A run is merged with the one before it unless that is more than so many times larger."""
 _FEW_NAMES = 1 << 16
 _REBUILD_ROWS = 1 << 20
-_LAYER_NAMES = 1 << 18
-"""A layer has room for so many names: 10 MB, of which the kernel gives what is in use."""
+_LAYER_NAMES = range(1 << 12, (1 << 20) + 1)
+"""A layer has room for so many names at least and at most: 200 KB and 50 MB, of which the kernel
+gives what is in use. A batch is looked up in each layer, so one that follows on is larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +188,17 @@ class NameTable:
             return
         layer = self._layers[-1] if len(self._layers) > self._frozen else None
         if layer is None or len(layer) + len(names) > layer.room:
-            layer = NameLayer(max(_LAYER_NAMES, len(names)))
-            self._layers = (*self._layers, layer)
+            layer = self._next_layer(len(names))
         layer.take(names)
+
+    def _next_layer(self, names: int) -> NameLayer:
+        """Begin a layer that has room for so many names, and for twice as many as all others have,
+        as what comes until the next spill is about what has come until now."""
+        twice = 2 * sum(map(len, self._layers))
+        smallest, largest = _LAYER_NAMES[0], _LAYER_NAMES[-1]
+        layer = NameLayer(max(names, smallest, min(twice, largest)))
+        self._layers = (*self._layers, layer)
+        return layer
 
     def withdraw(self, offset: int) -> None:
         """The entries from ``offset`` on were given up."""
@@ -201,10 +210,10 @@ class NameTable:
         """The cancel rows of a committed entry."""
         if not self.in_use:
             return
-        if len(self._layers) == self._frozen:
-            self._layers = (*self._layers, NameLayer(_LAYER_NAMES))
+        growing = len(self._layers) > self._frozen
+        layer = self._layers[-1] if growing else self._next_layer(0)
         own = cancels.own.tolist()
-        self._layers[-1].cancelled.update(zip(cancels.target.tolist(), own, strict=True))
+        layer.cancelled.update(zip(cancels.target.tolist(), own, strict=True))
 
     # -- the thread that writes slot files -------------------------------------------------------
 
