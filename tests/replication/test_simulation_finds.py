@@ -28,6 +28,7 @@ from slotwheel.replication.rules.voting import Voting
 from slotwheel.wheel.answers import Before
 from slotwheel.wheel.journal.entry import Entry, EntryPart
 from slotwheel.wheel.named.table import NameTable
+from slotwheel.wheel.names import NameKeys
 from support.simnames import KEYS, ROWS, NamedEntry, NameRuns, SimNames
 from support.simpeer import SimPeer
 from support.simulation import Scene, play
@@ -272,7 +273,7 @@ def names_decided_before_the_lock(patch: Patch) -> None:
 
     def looked_up_early(self: SimNames) -> None:
         prepare(self)
-        keys = [KEYS[name] for name in self._wishes.names]
+        keys = NameKeys(KEYS[name] for name in self._wishes.names)
         self.early = self.table.places(keys, self._stored)  # type: ignore[attr-defined]
 
     def decide_by_it(self: SimNames, *place: int) -> NamedEntry | None:
@@ -289,11 +290,19 @@ def names_decided_before_the_lock(patch: Patch) -> None:
 
 
 def names_on_their_way_not_looked_at(patch: Patch) -> None:
-    patch.setattr(NameTable, "queue", lambda self, names: None)
+    decide, places = SimNames.decide, NameTable.places
+
+    def decide_by_committed(self: SimNames, index: int, commit: int) -> NamedEntry | None:
+        below = (commit + 1) * ROWS
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(NameTable, "places", lambda *asked: places(*asked, below=below))
+            return decide(self, index, commit)
+
+    patch.setattr(SimNames, "decide", decide_by_committed)
 
 
 def names_of_lost_entries_stay(patch: Patch) -> None:
-    patch.setattr(NameTable, "withdraw", lambda self, uncommitted: None)
+    patch.setattr(NameTable, "withdraw", lambda self, offset: None)
 
 
 def names_looked_up_in_files_only(patch: Patch) -> None:

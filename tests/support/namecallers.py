@@ -227,7 +227,7 @@ class NameCallers:
         sent_ms = now_ms()
         fields = {"topic": self._topic, "name": name, "due_ms": due}
         try:
-            told = client._ask(RESCHEDULE, fields)  # it has the old id, too
+            told = client.ask(RESCHEDULE, fields)  # it has the old id, too
         except SlotwheelError as error:
             told = {"answer": "" if error.uncertain else "not done", "id": None, "old_id": None}
         answer, moved, before = told["answer"], told["id"], told["old_id"]

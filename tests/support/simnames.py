@@ -25,7 +25,9 @@ from slotwheel.wheel.named.table import NameTable, StoredNames
 from slotwheel.wheel.names import (
     IfExists,
     NamedRows,
+    NameKeys,
     NamePlace,
+    TakenNames,
     due_and_offset,
     keys_of,
 )
@@ -61,7 +63,7 @@ class NamedEntry:
     """What an entry does to names, as each peer finds it there. ``rows``: offset, name and mode."""
 
     rows: Sequence[tuple[int, bytes, IfExists]]
-    names: dict[bytes, NamePlace]
+    names: TakenNames
     cancels: CancelRows
     answers: Sequence[NamedAnswer]
 
@@ -150,13 +152,13 @@ class SimNames:
         self._stored = self._look_up()
 
     def _look_up(self) -> StoredNames:
-        return self.table.stored([KEYS[name] for name in self._wishes.names])
+        return self.table.stored(NameKeys(KEYS[name] for name in self._wishes.names))
 
     def decide(self, index: int, commit: int) -> NamedEntry | None:
         """What the entry that is queued at ``index`` does to names; None: nothing, as its caller is
         refused, or there is nothing to cancel."""
         wishes, stored = self._wishes, self._stored
-        keys = [KEYS[name] for name in wishes.names]
+        keys = NameKeys(KEYS[name] for name in wishes.names)
         places = self.table.places(keys, stored)
         self._prepare()
         base = index * ROWS
@@ -193,11 +195,11 @@ class SimNames:
     def _cancel(self, base: int, place: NamePlace | None, index: int) -> NamedEntry | None:
         if place is None or (offset := due_and_offset(place)[1]) in self._going():
             return None
-        return self._queue(index, NamedEntry((), {}, _cancels(base, [offset]), ()))
+        return self._queue(index, NamedEntry((), TakenNames(), _cancels(base, [offset]), ()))
 
     def _queue(self, index: int, entry: NamedEntry) -> NamedEntry:
         self._mine.append((index, entry))
-        self.table.queue(entry.names)
+        self.table.take(entry.names)
         return entry
 
     def _refuse(self, holder: int, commit: int) -> None:
@@ -210,9 +212,10 @@ class SimNames:
     def lost_after(self, index: int) -> None:
         """What this process has queued behind ``index`` is given up, and who waits for it is told
         no more than that."""
-        if self._mine and self._mine[-1][0] > index:
+        lost = [at for at, _ in self._mine if at > index]
+        if lost:
             self._mine = [each for each in self._mine if each[0] <= index]
-            self.table.withdraw([entry.names for _, entry in self._mine])
+            self.table.withdraw(lost[0] * ROWS)
         self._refused = [holder for holder in self._refused if holder // ROWS <= index]
 
     # -- all peers -------------------------------------------------------------------------------
@@ -222,8 +225,10 @@ class SimNames:
             self._referee.told_of(holder)
             self._refused.remove(holder)
         if entry is not None:
-            cancels = entry.cancels if len(entry.cancels) else None
-            self.table.committed(entry.names, cancels)
+            if not any(entry is mine for _, mine in self._mine):  # or it has them since it came
+                self.table.take(entry.names)
+            if len(entry.cancels):
+                self.table.cancel(entry.cancels)
             self._mine = [each for each in self._mine if each[1] is not entry]
 
     def checkpoint(self, index: int) -> None:
