@@ -108,20 +108,25 @@ class Sender:
         self.unread = UnreadFailures()
         self.new_shipment = partial(CountedShipment, wait_for=self.wait_for, counted_in=self.unread)
         """Makes a shipment; its arguments are the fields of the content."""
-        # The threads start here and not with each link: a script's last messages are sent while
-        # the interpreter ends, when no more threads can be started.
         self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        loops = {"sender": self._run, "reader": self._read, "watch": self._watch}
-        self._threads = [
-            threading.Thread(target=loop, name=f"slotwheel-{name}", daemon=True)
-            for name, loop in loops.items()
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
         if receipts is not None:
             receipts.start(self._release_room)
 
     # Called by the application's threads
+
+    def _start(self) -> None:
+        """Under the lock: start the threads with the first message, as a client may only ask
+        questions. They do not start with each link: a script's last messages are sent while the
+        interpreter ends, when no more threads can be started."""
+        if not self._threads and not self._closed.is_set():
+            loops = {"sender": self._run, "reader": self._read, "watch": self._watch}
+            self._threads = [
+                threading.Thread(target=loop, name=f"slotwheel-{name}", daemon=True)
+                for name, loop in loops.items()
+            ]
+            for thread in self._threads:
+                thread.start()
 
     def _new_lingering(self) -> CountedShipment:
         columns: Columns = ([], [], [], [], [], [])
@@ -144,6 +149,7 @@ class Sender:
         if self._observer is not None:
             shipment.observe(self._observer)
         with self._changed:
+            self._start()
             self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
             tried_s = self._timeout_s if timeout_s is None else timeout_s
             shipment.try_until(time.monotonic() + tried_s)
@@ -155,6 +161,7 @@ class Sender:
         as of ``submit``."""
         nbytes = flat.nbytes + ROW_OVERHEAD
         with self._changed:
+            self._start()
             self._wait_for_room(nbytes, self._timeout_s)
             buffer = self._buffer
             shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self._new_lingering)
