@@ -1,146 +1,322 @@
-"""A fleet: what do hundreds of programs get that send a message over HTTP each second?
+"""A fleet: what does choosing a wheel cost, what do two wheels carry, and how many can there be?
 
-Each connection sends one message every second and waits for its answer, alone, and beside a client
-that sends batches to the same node as fast as it takes them; with a key for each request, and
-without. The time of an answer counts from when its request was due to be sent.
+``routing``: the time by which a client chooses the wheel of a message; and the processor time of a
+client that sends batches of 1,000 with keys to three wheels, beside one that sends them to one.
 
-    python -m benchmarks.fleet [--connections 500] [--seconds 120]
+``wheels``: one core for a wheel and a client, and then two cores for two wheels and two clients of
+the fleet, each pinned to one. Each client sends as fast as it can for ``--seconds``; the messages
+are due within a few seconds, so that they come in and go out at the same time. The rate counts
+until the last one is delivered.
+
+``thousand``: a fleet of 1,000 wheels and 10,000 partitions that is not there. What is measured here
+by itself - choosing, one wheel's answer, Kafka's assignor, the bytes of its requests - is put
+together as the fleet would.
+
+    python -m benchmarks.fleet [--only routing,wheels,thousand] [--seconds 10]
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import json
+import multiprocessing
 import os
+import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import psutil
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from ._load import Clients, Load, Sent
-from .gateway import GatewayBesideNode
-from .harness import Report, data_directory, options, raw_write_rate
+from slotwheel.client import Client, Message
+from slotwheel.fleet.fleet import Fleet
+from slotwheel.fleet.routing import Routing
+
+from ._node import BenchNode
+from .harness import Report, chosen_parts, data_directory, measure_parts, options
 
 _ESTIMATE = (
-    "500 requests a second are a twentieth of what a gateway can do, so an answer takes what a sync"
-    " takes, 2 to 5 ms; beside batches it waits for theirs in the node and for its turn on two"
-    " cores that are full: some tens of ms. With a key a request is a batch of its own, which costs"
-    " gateway and node a quarter of a millisecond each: 500 are a quarter of both cores"
+    "a key is hashed in 0.1 us and found in a list, so choosing costs 0.5 us of Python a message;"
+    " three batches of 333 for one of 1,000 cost 0.1 ms more each, of 2 ms. Two wheels on two cores"
+    " share nothing but the disk: 1.9 times one. With 1,000 wheels a question to all takes as long"
+    " as the slowest of 64 at a time: 16 rounds of some ms"
 )
-_VALUE_BYTES = 100
-_EVERY_S = 1.0
-_BULK_ROWS = 1_000
-
-
-@dataclass
-class Answers:
-    """``waits``: seconds, of those that were stored."""
-
-    waits: list[float] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
+_ONLY = ("routing", "wheels", "thousand")
+_BATCH, _VALUE = 1_000, b"x" * 100
+_TURNS = 3
+_DELAY_S = 3.0
+_WHEELS, _PARTITIONS = 1_000, 10_000
+_AT_ONCE = 64
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = options(__doc__ or "")
-    parser.add_argument("--connections", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=120.0, help="beside batches")
+    parser.add_argument("--seconds", type=float, default=10.0, help="a turn of wheels")
+    parser.add_argument("--only", default=",".join(_ONLY))
     chosen = parser.parse_args(arguments)
-    count = min(chosen.connections, 50) if chosen.quick else chosen.connections
-    seconds = min(chosen.seconds, 3.0) if chosen.quick else chosen.seconds
+    if chosen.quick:
+        chosen.seconds = min(chosen.seconds, 1.0)
+    parts = chosen_parts(parser, chosen.only, _ONLY)
     with data_directory(chosen.dir) as directory:
-        report = Report("a fleet over HTTP", _ESTIMATE, directory)
-        report.begin()
-        raw = raw_write_rate(directory, 700, 1.0) / 700
-        report.figure("raw write + fdatasync, 1/s", raw, f"{raw:,.0f}")
-        for keys in (False, True):
-            with GatewayBesideNode(directory / f"data-{keys}") as gateway:
-                who = f"{count} connections{', with keys' if keys else ''}"
-                _tell(report, who, _fleet(gateway, count, min(seconds, 20.0), keys=keys))
-                load = Load(gateway.node.address, _BULK_ROWS, seconds=seconds + 2)
-                bulk = Clients(load, 1)
-                bulk.go()
-                _tell(report, f"{who}, beside batches", _fleet(gateway, count, seconds, keys=keys))
-                _tell_bulk(report, who, bulk.results(seconds + 120))
-        report.end(chosen.json)
+        report = Report("a fleet of wheels", _ESTIMATE, directory)
+        measures = dict(zip(_ONLY, (_routing, _wheels, _thousand), strict=True))
+        measure_parts(report, measures, parts, 0.2 if chosen.quick else 1.0, chosen)
     return 0
 
 
-def _tell(report: Report, who: str, found: Answers) -> None:
-    report.figure(f"answers, {who}", len(found.waits), f"{len(found.waits):,}")
-    report.figure(f"errors, {who}", len(found.errors), str(found.errors[:3] or 0), "0")
-    for name, share in (("p50", 50), ("p99", 99), ("max", 100)):
-        value = float(np.percentile(found.waits or [0.0], share)) * 1000
-        report.figure(f"{name}, {who}, ms", value, f"{value:.1f}")
+# -- routing -------------------------------------------------------------------------------------
 
 
-def _tell_bulk(report: Report, who: str, sent: Sequence[Sent]) -> None:
-    rate = sum(one.messages / (one.ended - one.started) for one in sent)
-    report.figure(f"messages/s in batches beside {who}", rate, f"{rate:,.0f}")
+def _routing(report: Report, directory: Path, chosen: Any) -> None:
+    names = ("north", "south", "west")
+    count = 20 if chosen.quick else 400
+    with ExitStack() as running:
+        nodes = {
+            name: running.enter_context(BenchNode(directory / name, "--group", name))
+            for name in names
+        }
+        addresses = {name: node.address for name, node in nodes.items()}
+        with Fleet(addresses) as fleet, Client(addresses["north"]) as client:
+            keyed = Message("t", _VALUE, key=b"order-17", delay=3600)
+            alone = Message("t", _VALUE, delay=3600)
+            for message, kind in ((keyed, "with a key"), (alone, "without a key")):
+                us = _us_of(partial(fleet.client_of, message), 100_000)
+                report.figure(f"choosing for a message {kind}, us", us, f"{us:.2f}", "<= 5 us")
+            spent: dict[str, list[float]] = {"one wheel": [], "the fleet": []}
+            for _ in range(_TURNS):
+                for who, sender in (("one wheel", client), ("the fleet", fleet)):
+                    spent[who].append(_cpu_us_of_batches(sender, count))
+            medians = {who: statistics.median(turns) for who, turns in spent.items()}
+            for who, us in medians.items():
+                turns = " ".join(f"{turn:.2f}" for turn in spent[who])
+                report.figure(
+                    f"client of {who}: us of processor a message", us, f"{us:.2f} ({turns})"
+                )
+            report.ratio(
+                "batches of 1,000 with keys, a fleet's client to one wheel's",
+                medians["the fleet"],
+                medians["one wheel"],
+                "<= 103 %",
+            )
 
 
-def _fleet(gateway: GatewayBesideNode, count: int, seconds: float, *, keys: bool) -> Answers:
-    return asyncio.run(_all(gateway.place, count, seconds, keys=keys))
+def _us_of(call: Callable[[], object], times: int) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - began) / times * 1e6
 
 
-async def _all(place: tuple[str, int], count: int, seconds: float, *, keys: bool) -> Answers:
-    found = Answers()
-    run = os.urandom(6).hex()
-    loop = asyncio.get_running_loop()
-    begin = loop.time() + 1.0
-    callers = (
-        _caller(
-            place,
-            found,
-            begin + _EVERY_S * number / count,
-            begin + seconds,
-            f"{run}-{number}" if keys else "",
+def _cpu_us_of_batches(sender: Client | Fleet, count: int) -> float:
+    """Processor time of this process for a message of ``count`` batches, all of them stored, us."""
+    began = time.process_time()
+    sent = [
+        sender.send_many(
+            [Message("t", _VALUE, key=f"{batch}-{row}", delay=3600) for row in range(_BATCH)]
         )
-        for number in range(count)
+        for batch in range(count)
+    ]
+    sender.flush()
+    spent = time.process_time() - began
+    assert not any(receipts.errors() for receipts in sent)
+    return spent / (count * _BATCH) * 1e6
+
+
+# -- two wheels ----------------------------------------------------------------------------------
+
+
+def _wheels(report: Report, directory: Path, chosen: Any) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        report.figure("two wheels", 0.0, "not measured: this machine has one core")
+        return
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for turn in range(_TURNS):
+        for count in (1, 2):
+            rates[count].append(
+                _rate_of(directory / f"{turn}-{count}", cores[:count], chosen.seconds)
+            )
+    for count, turns in rates.items():
+        text = " ".join(f"{turn:,.0f}" for turn in turns)
+        rate = statistics.median(turns)
+        report.figure(f"{count} pinned, in and out: messages/s", rate, f"{rate:,.0f} ({text})")
+    report.ratio(
+        "two wheels on two cores to one on one",
+        statistics.median(rates[2]),
+        statistics.median(rates[1]),
+        ">= 1.8",
     )
-    await asyncio.gather(*callers)
-    return found
 
 
-async def _caller(
-    place: tuple[str, int], found: Answers, first: float, end: float, key: str
-) -> None:
-    loop = asyncio.get_running_loop()
-    reader, writer = await asyncio.open_connection(*place)
-    try:
-        for number in itertools.count():
-            at = first + number * _EVERY_S
-            if at >= end:
-                return
-            await asyncio.sleep(max(0.0, at - loop.time()))
-            writer.write(_request(f"{key}-{number}" if key else ""))
-            status, body = await _answer(reader)
-            if status == 201:
-                found.waits.append(loop.time() - at)
-            else:
-                found.errors.append(f"{status} {body[:200]!r}")
-    except (OSError, EOFError, ValueError) as error:
-        found.errors.append(repr(error))
-    finally:
-        writer.close()
+def _rate_of(directory: Path, cores: list[int], seconds: float) -> float:
+    """Messages a second that a wheel and a client on each core take in and deliver together."""
+    directory.mkdir()
+    names = [f"w{core}" for core in cores]
+    context = multiprocessing.get_context("spawn")
+    ready, results = context.Barrier(len(cores) + 1), context.Queue()
+    before = os.sched_getaffinity(0)
+    with ExitStack() as running:
+        nodes: dict[str, BenchNode] = {}
+        try:
+            for name, core in zip(names, cores, strict=True):
+                os.sched_setaffinity(0, {core})  # which its threads have from the beginning
+                nodes[name] = running.enter_context(BenchNode(directory / name, "--group", name))
+        finally:
+            os.sched_setaffinity(0, before)
+        addresses = {name: node.address for name, node in nodes.items()}
+        clients = [
+            context.Process(
+                target=_send, args=(addresses, core, seconds, ready, results), daemon=True
+            )
+            for core in cores
+        ]
+        for process in clients:
+            process.start()
+        ready.wait(60)
+        began = time.time()
+        sent = sum(results.get(timeout=seconds + 120) for _ in clients)
+        for process in clients:
+            process.join(30)
+        with Fleet(addresses) as fleet:
+            while True:
+                wheels = fleet.status()["wheels"].values()
+                if sum(wheel["status"]["delivered"] for wheel in wheels) >= sent:
+                    return float(sent / (time.time() - began))
+                time.sleep(0.02)
 
 
-def _request(key: str) -> bytes:
-    value = time.time_ns().to_bytes(8).hex().ljust(_VALUE_BYTES, "x")
-    body = json.dumps({"topic": "fleet", "value": value, "delay_ms": 3_600_000})
-    named = f"Idempotency-Key: {key}\r\n" if key else ""
-    return (
-        "POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"{named}Content-Length: {len(body)}\r\n\r\n{body}"
-    ).encode()
+def _send(addresses: dict[str, str], core: int, seconds: float, ready: Any, results: Any) -> None:
+    os.sched_setaffinity(0, {core})
+    sent = 0
+    with Fleet(addresses, buffer_bytes=4 << 20) as fleet:
+        fleet.status()
+        ready.wait(60)
+        end = time.time() + seconds
+        while time.time() < end:
+            fleet.send_many(
+                [
+                    Message("t", _VALUE, key=b"%d-%d" % (core, sent + row), delay=_DELAY_S)
+                    for row in range(_BATCH)
+                ]
+            )
+            sent += _BATCH
+        fleet.flush()
+    results.put(sent)
 
 
-async def _answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-    length = int(head.partition("content-length:")[2].partition("\r\n")[0])
-    return int(head.split(" ", 2)[1]), await reader.readexactly(length)
+# -- a thousand wheels ---------------------------------------------------------------------------
+
+
+def _thousand(report: Report, directory: Path, chosen: Any) -> None:
+    names = [f"wheel-{number:04}" for number in range(_WHEELS)]
+    began = time.perf_counter()
+    routing = Routing(names)
+    built_s = time.perf_counter() - began
+    shares = np.bincount(routing.owner, minlength=_WHEELS) / len(routing.owner) * _WHEELS
+    report.figure("the table of 1,000 wheels is made in, s", built_s, f"{built_s:.2f}")
+    report.figure(
+        "keys of a wheel, of an equal share: least and most",
+        float(shares.max()),
+        f"{shares.min():.0%} to {shares.max():.0%}",
+    )
+    us = _us_of(lambda: routing.wheel_of(b"order-17"), 100_000)
+    report.figure("messages a second that one process can choose for", 1e6 / us, f"{1e6 / us:,.0f}")
+    _idle_client(report, names, 50 if chosen.quick else _WHEELS)
+    with BenchNode(directory / "data") as node, Client(node.address) as client:
+        client.status()
+        answers_s = np.array(
+            [_seconds_of(client.status) for _ in range(50 if chosen.quick else 1_000)]
+        )
+    chance = np.random.default_rng(7)
+    rounds = -(-_WHEELS // _AT_ONCE)
+    all_s = chance.choice(answers_s, (2_000, rounds, _AT_ONCE)).max(axis=2).sum(axis=1)
+    for name, values in (("one wheel", answers_s), ("all 1,000 wheels", all_s)):
+        low, high = np.percentile(values, [50, 99]) * 1000
+        report.figure(f"a question to {name}, ms: p50, p99", float(high), f"{low:.2f}, {high:.2f}")
+    _assignor(report, names if not chosen.quick else names[:100])
+
+
+def _seconds_of(call: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _idle_client(report: Report, names: list[str], count: int) -> None:
+    """What a client of so many wheels takes that do not answer: threads, memory, processor."""
+    process = psutil.Process()
+    before, threads = process.memory_info().rss, process.num_threads()
+    wheels = {name: f"127.0.0.1:{number + 1}" for number, name in enumerate(names[:count])}
+    with Fleet(wheels, timeout_s=1) as fleet:
+        fleet.status()
+        began = time.process_time()
+        time.sleep(3)
+        cpu = (time.process_time() - began) / 3
+        grown = (process.memory_info().rss - before) / count / 1024
+        more = process.num_threads() - threads
+    report.figure("a client's memory for a wheel, KiB", grown, f"{grown:.0f}")
+    report.figure("threads of a client of so many wheels", more, str(more))
+    report.figure("processor that it takes to greet them", cpu, f"{cpu:.1%} of a core")
+
+
+class _Topics:
+    """Ten topics with so many partitions together, as an assignor asks for them."""
+
+    def __init__(self, partitions: int) -> None:
+        self.names = [f"delays-{number}" for number in range(10)]
+        self._each = partitions // 10
+
+    def topics(self) -> list[str]:
+        return self.names
+
+    def partitions_for_topic(self, _: str) -> set[int]:
+        return {*range(self._each)}
+
+
+def _assignor(report: Report, names: list[str]) -> None:
+    """Kafka's side: what the leader of a group computes, and how large its record is."""
+    for count in (len(names) // 10, len(names)):
+        cluster = _Topics(_PARTITIONS * count // _WHEELS)
+        new = [_member(name, cluster.names, []) for name in names[:count]]
+        first_s, assigned = _assigned(cluster, new)
+        left = [
+            _member(name, cluster.names, assigned[name].assigned_partitions)
+            for name in names[1:count]
+        ]
+        again_s, after = _assigned(cluster, left)
+        who = f"{count:,} wheels and {_PARTITIONS * count // _WHEELS:,} partitions"
+        report.figure(
+            f"the leader's assignment of {who}, s: at first, and when one has left",
+            again_s,
+            f"{first_s:.2f}, {again_s:.2f}",
+        )
+        whole = sum(len(member.metadata.encode()) for member in left)
+        whole += sum(len(share.encode()) for share in after.values())
+        report.figure(f"Kafka's record of {who}, bytes of 1,048,576", whole, f"{whole:,}")
+
+
+def _assigned(cluster: _Topics, members: list[SimpleNamespace]) -> tuple[float, Any]:
+    began = time.process_time()
+    result = CooperativeStickyAssignor().assign(cluster, members)
+    return time.process_time() - began, result
+
+
+def _member(name: str, topics: list[str], owned: list[tuple[str, list[int]]]) -> SimpleNamespace:
+    """A member as the leader of a group gets it."""
+    pair = ConsumerProtocolSubscription.TopicPartition
+    metadata = ConsumerProtocolSubscription(
+        version=1,
+        topics=topics,
+        user_data=b"",
+        owned_partitions=[pair(topic=topic, partitions=numbers) for topic, numbers in owned],
+    )
+    return SimpleNamespace(member_id=name, group_instance_id=name, metadata=metadata)
 
 
 if __name__ == "__main__":

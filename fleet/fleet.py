@@ -147,7 +147,8 @@ class Fleet:
             there = [name for name in taking if wheels[name].state is WheelState.THERE]
             self.turns = [self._clients[name] for name in there or taking]
 
-    def _client_of(self, message: Message) -> Client:
+    def client_of(self, message: Message) -> Client:
+        """The client of the wheel to which a message goes now."""
         bucket = _bucket(message)
         self._wheels.wait_until_asked()
         return self._next() if bucket == _NO_KEY else self._by_bucket[bucket]
@@ -165,12 +166,12 @@ class Fleet:
     def send(self, topic: str | Message, value: Content = None, **more: Any) -> Receipt:
         """Send one message. Takes what ``Client.send`` takes, and has its errors."""
         message = _message(topic, value, **more)
-        return self._client_of(message).send(message)
+        return self.client_of(message).send(message)
 
     def store(self, topic: str | Message, value: Content = None, **more: Any) -> str:
         """Send one message and wait until it is stored: ``Client.store``. Returns its id."""
         message = _message(topic, value, **more)
-        return self._client_of(message).store(message)
+        return self.client_of(message).store(message)
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
