@@ -93,16 +93,16 @@ class NameKeys(list[bytes]):
         numbers = np.frombuffer(b"".join(self), ">u8").reshape(-1, 2)
         return numbers[:, 0].astype(np.uint64), numbers[:, 1].astype(np.uint64)
 
+    @cached_property
+    def pairs(self) -> list[tuple[int, int]]:
+        """As ``halves``, in pairs of Python's own numbers."""
+        return [(int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")) for key in self]
+
     @property
     def differ(self) -> bool:
         """True if no key comes twice. Two keys of one first half are taken for one key."""
         first = np.sort(self.halves[0])
         return not (first[1:] == first[:-1]).any()
-
-
-def halves_of_one(key: bytes) -> tuple[int, int]:
-    """As ``NameKeys.halves``, of one key."""
-    return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
 
 
 class NamedRows(NamedTuple):

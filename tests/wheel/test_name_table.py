@@ -14,13 +14,24 @@ from hypothesis import strategies as st
 from slotwheel.wheel.files import OsFiles
 from slotwheel.wheel.named import table
 from slotwheel.wheel.named.layer import NameLayer
+from slotwheel.wheel.named.runs import DIRECTORY, HeldNames, KeyFilter, NameRun, write_run
 from slotwheel.wheel.named.table import NameTable
-from slotwheel.wheel.names import NameKeys, NamePlace, TakenNames, key_of, place_of
+from slotwheel.wheel.names import (
+    NameKeys,
+    NamePlace,
+    TakenNames,
+    key_of,
+    place_of,
+)
 from slotwheel.wheel.schema import Int64s, Mask, UInt64s
 
 
 def none_left(due: Int64s, _: Int64s) -> Mask:
     return np.zeros(len(due), np.bool_)
+
+
+def pair(key: bytes) -> tuple[int, int]:
+    return NameKeys([key]).pairs[0]
 
 
 def names_of(numbers: range, offset: int = 0) -> dict[bytes, NamePlace]:
@@ -80,14 +91,14 @@ def test_a_layer_has_the_newest_row_of_each_key(data: st.DataObject) -> None:
     every = NameKeys({*(name for name, _, _ in rows), b"no row has this."})
     for cut in (len(rows), data.draw(st.integers(0, len(rows)))):
         newest = {name: (due, offset) for name, due, offset in rows[:cut]}
-        below = {name: layer.place(name, cut) for name in every}
+        below = {name: layer.place(*pair(name), cut) for name in every}
         assert {name: place for name, place in below.items() if place is not None} == newest
         layer.cut(cut)
         assert layer.names == len(newest)
         positions, *columns = (column.tolist() for column in layer.find(every))
         places = zip(*columns, strict=True)
         assert {every[at]: place for at, place in zip(positions, places, strict=True)} == newest
-        assert {name: place for name in every if (place := layer.place(name))} == newest
+        assert {name: place for name in every if (place := layer.place(*pair(name)))} == newest
 
 
 def test_a_run_that_was_checked_is_in_memory_only_where_somebody_looked(tmp_path: Path) -> None:
@@ -117,3 +128,35 @@ def _resident_bytes(column: UInt64s) -> int:
         elif inside and line.startswith("Rss:"):
             return int(line.split()[1]) << 10
     raise AssertionError("the column is in no mapping")
+
+
+def test_a_run_finds_its_keys_and_no_others(tmp_path: Path) -> None:
+    """Also where several keys begin alike, and after it was opened again."""
+    files, halves = OsFiles(tmp_path), np.random.default_rng(4).integers(0, 1 << 63, (3000, 2))
+    halves[:500, 0] = halves[500:1000, 0] = halves[1000:1500, 0]
+    keys = NameKeys(struct.pack(">QQ", *half) for half in halves.tolist())
+    has, lacks = NameKeys(keys[1::2]), NameKeys(keys[::2])
+    names = HeldNames.of(has, range(1500), range(7, 1507))
+    (tmp_path / DIRECTORY).mkdir()
+    shares = [names.at(slice(0, 600)), names.at(slice(600, None))]
+    written = write_run(files, 1, 2000, shares, np.array([9], np.int64))
+    assert written is not None
+    for run in (written, NameRun.open(files, written.info)):
+        at = run.find(*has.halves)
+        assert run.places.offset[at].tolist() == list(range(7, 1507))
+        assert (run.find(*lacks.halves) == -1).all()
+        assert [run.place(*pair(key)) for key in has[:9]] == [
+            (number, number + 7) for number in range(9)
+        ]
+        assert not any(run.place(*pair(key)) for key in lacks)
+
+
+def test_of_most_keys_that_a_run_has_not_it_says_so_without_looking() -> None:
+    first, other = np.sort(np.random.default_rng(5).integers(0, 1 << 64, (2, 10_000), np.uint64))
+    keys = KeyFilter(len(first))
+    for start in range(0, len(first), 3000):
+        keys.add(first[start : start + 3000])
+    assert len(keys.may_have(first)) == len(first)
+    asked = keys.may_have(other).tolist()
+    assert len(asked) < len(other) / 6
+    assert asked == [at for at, half in enumerate(other.tolist()) if keys.may_have_one(half)]

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..names import NameKeys, TakenNames, halves_of_one
+from ..names import NameKeys, TakenNames
 from ..schema import Int64s
 from .runs import HeldNames
 
@@ -34,8 +34,10 @@ ROW_BYTES = 4 * 8 + 4 * 4
 """A name takes so much in memory."""
 NO_OFFSET = (1 << 63) - 1
 """No row has so high an offset."""
-FEW_KEYS = 8
+FEW_KEYS = 32
 """Up to so many keys are quicker one by one."""
+_FEW_LEFT = 8
+"""Up to so many are quicker one by one than by a further round of NumPy's."""
 
 
 class NameLayer:
@@ -99,14 +101,13 @@ class NameLayer:
 
     # -- looking up ------------------------------------------------------------------------------
 
-    def place(self, key: bytes, below: int = NO_OFFSET) -> tuple[int, int] | None:
+    def place(self, first: int, second: int, below: int = NO_OFFSET) -> tuple[int, int] | None:
         """Due time and offset of the newest row below offset ``below`` that has a key; None: no row
         has it."""
-        halves = halves_of_one(key)
-        row = self._slot[self._find(*halves)] - 1
+        row = self._slot[self._find(first, second)] - 1
         if row >= 0 and self._offset[row] >= below:  # rare: no slot leads to older ones
             older = self._columns.at(slice(0, row))
-            same = (older.first == halves[0]) & (older.second == halves[1])
+            same = (older.first == first) & (older.second == second)
             row = int(np.flatnonzero(same & (older.offset < below)).max(initial=-1))
         return None if row < 0 else (self._due[row], self._offset[row])
 
@@ -129,7 +130,7 @@ class NameLayer:
         held = self._slots[at]
         asked = np.flatnonzero(held)
         known = list[Int64s]()
-        while len(asked) > FEW_KEYS:
+        while len(asked) > _FEW_LEFT:
             row = held[asked] - 1
             same = (rows.first[row] == first[asked]) & (rows.second[row] == second[asked])
             known.append(asked[same])
@@ -153,9 +154,9 @@ class NameLayer:
             self._add(HeldNames(*names.keys.halves, due, offset))
             return
         start = self._count
-        each = zip(names.keys, names.due, names.offset, strict=True)
-        for row, (key, due_ms, offset_of_row) in enumerate(each, start):
-            self._first[row], self._second[row] = halves_of_one(key)
+        each = zip(names.keys.pairs, names.due, names.offset, strict=True)
+        for row, (halves, due_ms, offset_of_row) in enumerate(each, start):
+            self._first[row], self._second[row] = halves
             self._due[row], self._offset[row] = int(due_ms), int(offset_of_row)
         self._index_each(range(start, start + len(names)))
         self._count = start + len(names)
@@ -172,7 +173,7 @@ class NameLayer:
         first, second, slots = self._columns.first, self._columns.second, self._slots
         rows = np.arange(start, stop, dtype=np.int32)
         at = first[start:stop].view(np.int64) & self._mask
-        while len(rows) > FEW_KEYS:
+        while len(rows) > _FEW_LEFT:
             free = slots[at] == 0
             slots[at[free]] = rows[free] + 1
             self.names += int(np.count_nonzero(slots[at[free]] == rows[free] + 1))

@@ -42,7 +42,6 @@ from ..names import (
     NamePlace,
     TakenNames,
     due_and_offset,
-    halves_of_one,
     named_rows,
     place_of,
 )
@@ -69,8 +68,8 @@ _MERGE_SHARE = 2
 """A run is merged with the one before it unless that is more than so many times larger."""
 _FEW_NAMES = 1 << 16
 _REBUILD_ROWS = 1 << 20
-_LAYER_NAMES = range(1 << 12, (1 << 20) + 1)
-"""A layer has room for so many names at least and at most: 200 KB and 50 MB, of which the kernel
+_LAYER_NAMES = range(1 << 14, (1 << 20) + 1)
+"""A layer has room for so many names at least and at most: 800 KB and 50 MB, of which the kernel
 gives what is in use. A batch is looked up in each layer, so one that follows on is larger."""
 
 
@@ -134,7 +133,8 @@ class NameTable:
         if not runs:
             return StoredNames(runs, {})
         if len(keys) <= FEW_KEYS:
-            known = ((key, _place_in(runs, key)) for key in keys)
+            each = zip(keys, keys.pairs, strict=True)
+            known = ((key, _place_in(runs, *halves)) for key, halves in each)
             return StoredNames(runs, {key: place for key, place in known if place is not None})
         order = np.argsort(keys.halves[0])
         first, second = (half[order] for half in keys.halves)
@@ -168,8 +168,10 @@ class NameTable:
             if len(layer) and len(keys) > FEW_KEYS and below == NO_OFFSET:
                 known.update(_places(keys, *layer.find(keys)))
             elif len(layer):
-                each = ((key, layer.place(key, below)) for key in keys)
-                known.update((key, place_of(*place)) for key, place in each if place is not None)
+                for key, halves in zip(keys, keys.pairs, strict=True):
+                    place = layer.place(*halves, below)
+                    if place is not None:
+                        known[key] = place_of(*place)
         for layer in self._layers:
             if layer.cancelled and known:
                 known = {
@@ -347,13 +349,12 @@ def _places(
         yield keys[number], place_of(*place)
 
 
-def _place_in(runs: Sequence[NameRun], key: bytes) -> NamePlace | None:
+def _place_in(runs: Sequence[NameRun], first: int, second: int) -> NamePlace | None:
     """The place of a key in the newest run that has it, unless its message was cancelled."""
-    halves = halves_of_one(key)
     newer: list[NameRun] = []
     for run in reversed(runs):
         newer.append(run)
-        place = run.place(*halves)
+        place = run.place(first, second)
         if place is not None:
             return None if any(each.cancels(place[1]) for each in newer) else place_of(*place)
     return None
