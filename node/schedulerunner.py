@@ -36,8 +36,8 @@ _GATHER_MS = 2_000
 """A schedule is looked at so long after its next run could be a row, so that several runs of a
 schedule of each second are planned at once, ms."""
 _AGAIN_MS = 1_000
-_ROWS, _BYTES = 4096, 1 << 20
-"""An entry has about so many rows and bytes at most."""
+_ROWS, _BYTES = 256, 1 << 20
+"""An entry has about so many rows and bytes at most, for which the owner's lock is held 2 ms."""
 _ROW_BYTES = 200
 """Bytes of a row besides its template, about."""
 

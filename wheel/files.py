@@ -34,7 +34,9 @@ Bytes = bytes | bytearray | memoryview
 SLOT_DIRECTORY = "slots"
 ARCHIVE_DIRECTORY = "archive"
 
-_READ_BYTES = 4 << 20
+_READ_BYTES = 256 << 10
+"""A file is read through in shares of this size, which stay in the processor's cache: 320 MB take
+0.35 s, in shares of 4 MiB twice that."""
 _TRIES = 20_000
 """A lock is tried so often while others share it, who only ask for it: some tenths of a second."""
 
@@ -107,7 +109,7 @@ _WRITE_PARTS_MAX = 1024  # IOV_MAX on Linux
 
 
 def read_shares(handle: Handle, start: int, stop: int) -> Iterator[bytes]:
-    """The bytes of a file between two positions, some megabytes at a time; fewer if it ends."""
+    """The bytes of a file between two positions, share by share; fewer if it ends."""
     while start < stop and (data := handle.pread(min(_READ_BYTES, stop - start), start)):
         yield data
         start += len(data)
