@@ -147,6 +147,7 @@ def build(path: Path, config: WheelConfig, now_ms: int, waves: Sequence[Wave]) -
                 appending.since_last()
                 built.spills_s.append(spill(wheel, now_ms))
                 built.appends_s += appending.since_last()
+                wheel.clean(now_ms)  # runs of names are merged, as in a node
 
             for batch in batches(waves):
                 wheel.append(batch, now_ms)

@@ -138,6 +138,7 @@ ON_REQUEST = (
     Run("TLS and rights", "secured", 110),
     Run("far ahead", "far", 420),
     Run("names", "named", 400),
+    Run("schedules", "schedules", 330),
     # What each of them can do.
     Run(
         "delay queues, lateness at 500/s",

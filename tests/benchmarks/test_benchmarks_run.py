@@ -140,6 +140,14 @@ OTHERS = [
         ],
     ),
     (
+        "schedules",
+        ["--quick"],
+        [
+            *("put by 16 callers, 1/s", "start, s", "last row committed ahead, s", "missed"),
+            *("a send, firing: p99, ms", "lateness, last, ms", "3,000: list of all, s"),
+        ],
+    ),
+    (
         "console",
         ["--rows", "5000", "--times", "1"],
         ["overview: first paint, ms", "pending by key: first paint, ms"],
