@@ -56,10 +56,11 @@ def check(scene: Scenario, topic: str, operations: int, figure: Figure) -> None:
     scene.arrivals.wait_for(callers.numbers_of(promised.wanted()), last_s + PATIENCE_S)
     time.sleep(1.0)  # for what must not come
     scene.check_agreement()
-    arrivals = callers.numbered(scene.arrivals.look())
+    arrivals = callers.numbered(scene.arrivals.look(), promised)
     found = account(promised, arrivals, scene.faults.done, scene.peers.turns())
     figure(f"names, {len(scene.faults.done)} faults: {dict(callers.answers)}; {found.line()}")
-    assert found.violations("repeats without a fault") == {}
+    strange = [callers.history(each.number) for each in found.strangers[:1]]
+    assert found.violations("repeats without a fault") == {}, "\n".join(strange)
     arrived: dict[int, int] = {}
     for arrival in arrivals:
         arrived[arrival.offset] = min(arrival.at_ms, arrived.get(arrival.offset, arrival.at_ms))

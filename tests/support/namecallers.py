@@ -268,7 +268,7 @@ class NameCallers:
                 continue
             for doubt in self._doubts.get(row.name, ()):
                 if row.sent_ms <= doubt.answered_ms and row.due > doubt.sent_ms:
-                    meddled[at] = Meddled(Fate.UNCERTAIN, doubt.due)
+                    meddled[at] = Meddled(Fate.UNCERTAIN)
         for offset in self._cancelled:
             if (number := self._by_offset.get(offset)) is not None:
                 meddled[number] = Meddled(Fate.CANCELLED)
@@ -305,17 +305,29 @@ class NameCallers:
         at = self._by_offset.get(offset)
         return None if at is None else self.rows[at]
 
-    def numbered(self, arrivals: Sequence[Arrival]) -> list[Arrival]:
+    def numbered(self, arrivals: Sequence[Arrival], promised: Promised) -> list[Arrival]:
         """Arrivals with the numbers of the promises: their values' are those of messages, whatever
         became of these. One of which nobody has the id is what a reschedule in doubt has made of
-        the last row of its message. Call it after ``stop``."""
+        the last row of its message, and that may arrive so. Call it after ``stop``."""
         last = {row.number: at for at, row in enumerate(self.rows)}
-        return [
-            arrival._replace(
-                number=self._by_offset.get(arrival.offset, last.get(arrival.number, -1))
-            )
-            for arrival in arrivals
-        ]
+        found = []
+        for arrival in arrivals:
+            at = self._by_offset.get(arrival.offset, last.get(arrival.number, -1))
+            found.append(arrival._replace(number=at))
+            if arrival.offset in self._by_offset or at not in promised.meddled:
+                continue
+            doubts = self._doubts.get(self.rows[at].name, ())
+            in_doubt = promised.meddled[at].fate is Fate.UNCERTAIN
+            if in_doubt and any(doubt.due == arrival.due for doubt in doubts):
+                promised.meddled[at] = Meddled(Fate.UNCERTAIN, arrival.due)
+        return found
+
+    def history(self, number: int) -> str:
+        """For people: what callers were told of the name of a promise."""
+        name = self.rows[number].name
+        told: list[ModelRow | NameAction] = [row for row in self.rows if row.name == name]
+        told += [action for action in self._actions if action.name == name]
+        return "\n".join(map(str, sorted(told, key=lambda each: each.sent_ms)))
 
     def numbers_of(self, wanted: set[int]) -> set[int]:
         """The values of the promises with these numbers."""
