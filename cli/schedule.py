@@ -33,6 +33,13 @@ def command() -> None:
     """Store schedules, look at them, pause, resume, run and delete them.
 
     A schedule says which message comes again and again, and when; docs/schedules.md has its fields.
+    Fields whose names end in _ms are milliseconds; without a zone, cron is in UTC.
+
+    \b
+        echo '{"name": "beat", "every_ms": 60000, "template": {"topic": "beats"}}' |
+            slotwheel schedule put -
+        slotwheel schedule list --prefix be
+        slotwheel schedule show beat --json
     """
 
 
@@ -47,7 +54,8 @@ def put(
     """Store the schedule in FILE (- for standard input): JSON, one schedule or a list.
 
     It takes the place of the schedule with its name, if there is one. Prints name, version and the
-    next run of each. The first one that is refused ends it; those before it are stored.
+    next run (UTC) of each. The first one that is refused ends it, with exit code 1; those before it
+    are stored.
     """
     try:
         given = json.loads(schedules.read())
@@ -63,7 +71,9 @@ def put(
 
 @command.command("list")
 @click.option("--prefix", help="Only schedules whose names begin with this.")
-@click.option("--topic", help="Only schedules that send to this topic, or as in 'orders-*'.")
+@click.option(
+    "--topic", help="Only schedules that send to this topic; orders-* stands for all that begin so."
+)
 @wheel_options
 @json_option
 def list_all(

@@ -309,7 +309,7 @@ class Node:
             operated_clock=OperatedClock(self._clock, self.wheel, self.events),
             acknowledge=lambda: acknowledge_unread(self.wheel),
             pages=self._pages,
-            schedules=ScheduleActions(self.wheel, self._clock, self._schedules),
+            schedules=ScheduleActions(self.wheel, self._clock, self._schedules, self._out.door),
             door=self._out.door,
             commit=self._commit,
             tls=self._tls.clients,

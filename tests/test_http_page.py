@@ -1,10 +1,11 @@
-"""docs/http.md and docs/recipes.md run as they stand: each command, and what it says they print.
+"""Pages of the documentation run as they stand: each command, and what they say it prints.
 
 Only the addresses are others, so that a node of the user's is left alone.
 """
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,9 +22,14 @@ CLIENT = "Client()"
 """A program's client of the node that is there by default."""
 
 
-@pytest.mark.parametrize(("page", "commands_min"), [("http.md", 11), ("recipes.md", 5)])
-def test_the_page_runs_as_written(tmp_path: Path, page: str, commands_min: int) -> None:
+@pytest.mark.parametrize(
+    ("page", "commands_min"), [("http.md", 11), ("recipes.md", 5), ("schedules.md", 3)]
+)
+def test_the_page_runs_as_written(
+    tmp_path: Path, page: str, commands_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     http, with_rights, node = free_address(), free_address(), free_address()
+    monkeypatch.setenv("SLOTWHEEL_NODE", node)
     found = blocks(DOCS / page)
     ran = 0
     with ExitStack() as stack:
@@ -32,6 +38,9 @@ def test_the_page_runs_as_written(tmp_path: Path, page: str, commands_min: int) 
                 name = written.split("\n", 1)[0].removeprefix("# ")
                 assert CLIENT in written
                 (tmp_path / name).write_text(written.replace(CLIENT, f'Client("{node}")'))
+                continue
+            if kind == "json":
+                (tmp_path / f"{json.loads(written)['name']}.json").write_text(written)
                 continue
             if kind != "sh":
                 assert kind == "text", kind

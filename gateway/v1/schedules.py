@@ -28,7 +28,7 @@ from ...policy.parameters import Question
 from ...policy.schedules.fields import InvalidField
 from ...policy.schedules.spec import Schedule
 from ...security.rights import Operation, Right
-from ...wheel.errors import InvalidMessage, ScheduleChanged, UnknownSchedule
+from ...wheel.errors import InvalidMessage, ScheduleChanged, UnknownSchedule, UnknownTopic
 from ..authentication import identity_of
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError, from_slotwheel
@@ -280,6 +280,8 @@ async def stored_schedule(
         return await _against_changes(put, asked)
     except (ScheduleChanged, UnknownSchedule):
         raise
+    except UnknownTopic as error:
+        raise from_slotwheel(error, "$.template.topic") from None
     except InvalidMessage as error:  # what only a node can say, such as whether it ever fires
         raise from_slotwheel(error, "$") from None
 
@@ -339,6 +341,9 @@ async def changed_schedule(
         services.authenticator.demand(call.scope, operation, topic)
         if asked not in (None, there):
             raise ScheduleChanged.of(name, there, asked)
+        if operation is Operation.SCHEDULE_RUN:  # the node counts it for the gateway alone
+            template = Schedule.from_json(shown["schedule"]).template
+            services.authenticator.admit_rows(services.identity, {topic: 1}, template.nbytes)
         return await services.run(change, name, version=there)
 
     return await _against_changes(try_once, asked)

@@ -109,6 +109,12 @@ class Door:
                 " has this one take messages again",
             )
 
+    def check_topic(self, topic: str, waited_s: float) -> None:
+        """Check the topic of a single message, or of those of a schedule; who wants it came
+        ``waited_s`` ago. Errors: as of ``check``."""
+        if self._topics.rows_let_in < 1 and (absent := self._absent([topic], waited_s)) != []:
+            raise UnknownTopic.of(_sure(absent))
+
     def absent(
         self, rows: pa.RecordBatch, waited_s: float, *, settled: bool = False
     ) -> list[str] | None:

@@ -8,16 +8,22 @@ Rules
 - Who changes a schedule has the right ``schedule`` for the topic that it sends to, and for that of
   the schedule in whose place it comes. Otherwise a schedule would be a way around the rights.
 - Who may not read a topic does not learn of its schedules: they look *unknown*.
+- A schedule for a topic that Kafka does not have is refused when it is put, as a message to it is
+  when it is sent (``door.py``). Otherwise each of its runs would become a dead letter, the first
+  one perhaps in a year.
+- A run that somebody asks for is a message of theirs, and counts for their quota. A schedule's own
+  runs are nobody's: a quota that is full stops none of them, and they count among what is pending.
 - ``changed`` gets the name of each schedule that was changed, for the thread that fires them: a
   schedule with a first run in ten seconds must not wait until somebody looks again.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -38,7 +44,9 @@ from ...wheel.errors import (
 )
 from ...wheel.ids import IdMint
 from ...wheel.schedules import FiredRun, ScheduleDelete, SchedulePut, StoredSchedule
+from .amounts import amounts_of_plain
 from .callers import ConnectedCaller
+from .door import Door
 from .ports import Clock
 
 CHANGE_S = 10.0
@@ -46,6 +54,7 @@ LISTED_MAX = 1000
 """The most schedules of one page of a list."""
 _PAGE_BYTES = 512 << 10
 _LOOKED_MAX = 5000
+_ASKED_WAIT_S = 0.02
 _NEXT_LISTED, _NEXT_SHOWN = 1, 10
 _TRIES = 5
 _NAMED_EVERY_MS, _NAMED_JITTER_MS = 2 * AHEAD_MS, AHEAD_MS - 5_000
@@ -98,16 +107,25 @@ def row_of(
 
 
 class ScheduleActions:
-    """The actions of one node. Thread-safe. ``changed`` gets the names of changed schedules."""
+    """The actions of one node. Thread-safe. ``changed`` gets the names of changed schedules.
+    ``door``: of the node; None: schedules may send to any topic."""
 
-    def __init__(self, engine: ScheduleEngine, clock: Clock, changed: deque[str]) -> None:
+    def __init__(
+        self,
+        engine: ScheduleEngine,
+        clock: Clock,
+        changed: deque[str],
+        door: Door | None = None,
+    ) -> None:
         self._engine = engine
         self._clock = clock
         self._changed = changed
+        self._door = door
 
     def put(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """Put a schedule, new or in another's place; ``version``: of the one that it replaces, 0:
-        there must be none. Errors: ``InvalidMessage``, ``ScheduleChanged``, ``Forbidden``."""
+        there must be none. Errors: ``InvalidMessage``, ``UnknownTopic``, ``ScheduleChanged``,
+        ``Forbidden``."""
         version = _version_of(fields)
         schedule = Schedule.from_json(fields.get("schedule"))
         now_ms = self._clock()
@@ -123,6 +141,7 @@ class ScheduleActions:
             version = before.version if version is None else version
         else:
             version = version or 0
+        self._check_topic(schedule.template.topic)
         change = SchedulePut(schedule.name, schedule.encoded(), now_ms)
         self._change(change, version, now_ms)
         return self._shown(schedule.name)
@@ -186,30 +205,61 @@ class ScheduleActions:
 
     def run(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """Fire a schedule once, now, besides its other runs; also one that is paused. Returns the
-        message's id and the number of the run. Errors: ``UnknownSchedule``, ``Overloaded``."""
+        message's id and the number of the run. Errors: ``UnknownSchedule``, ``UnknownTopic``,
+        ``OverQuota``, ``Overloaded``."""
         name = _name_of(fields)
         for _ in range(_TRIES):
             state = self._permitted(caller, fields, Operation.SCHEDULE_RUN)
-            schedule, now_ms = schedule_of(state.spec), self._clock()
-            run, _ = run_now(ScheduleProgress(state.decided_ms, state.runs), now_ms)
-            fired, row = row_of(schedule, state, run, state.decided_ms)
-            outcome: Future[SlotwheelError | None] = Future()
-            taken = self._engine.fire([fired], [row], now_ms, outcome.set_result)
-            if not taken:
-                continue  # another run came between, or the name's message is just leaving
-            self._changed.append(name)
-            error = _result(outcome)
-            if error is not None:
-                raise error
-            return {
-                "run": run.number,
-                "id": str(self._engine.mint.one(run.due_ms, taken[0].offset)),
-            }
+            started = self._run_once(caller, state)
+            if started is not None:
+                return started
         raise Overloaded(
             f"schedule {name!r} is just firing, or the message that has the template's name is"
             " leaving",
             remedy="Nothing was stored. Try again in a moment",
         )
+
+    def _run_once(self, caller: ConnectedCaller, state: StoredSchedule) -> dict[str, Any] | None:
+        """Fire a schedule once, now; None: nothing was stored, as another run came between, or as
+        the message that has the template's name is just leaving."""
+        schedule = schedule_of(state.spec)
+        self._check_topic(schedule.template.topic)
+        now_ms = self._clock()
+        run, _ = run_now(ScheduleProgress(state.decided_ms, state.runs), now_ms)
+        fired, row = row_of(schedule, state, run, state.decided_ms)
+        offer = caller.charge(1, schedule.template.nbytes, partial(amounts_of_plain, [row]))
+        position = -1
+        try:
+            outcome: Future[SlotwheelError | None] = Future()
+            taken = self._engine.fire([fired], [row], now_ms, outcome.set_result)
+            if not taken:
+                return None
+            self._changed.append(schedule.name)
+            if (error := _result(outcome)) is not None:
+                raise error
+            position = taken[0].offset + 1
+        finally:
+            if offer is not None:
+                offer.settle(position)
+        message_id = self._engine.mint.one(run.due_ms, taken[0].offset)
+        return {"run": run.number, "id": str(message_id)}
+
+    def _check_topic(self, topic: str) -> None:
+        """Wait until Kafka has said whether there is such a topic. Errors: ``UnknownTopic``;
+        ``Overloaded``: there is no answer."""
+        if self._door is None:
+            return
+        began_s = time.monotonic()
+        while True:
+            waited_s = time.monotonic() - began_s
+            try:
+                self._door.check_topic(topic, waited_s)
+            except Overloaded:
+                if waited_s > CHANGE_S:
+                    raise
+                time.sleep(_ASKED_WAIT_S)
+            else:
+                return
 
     def _set_paused(
         self,

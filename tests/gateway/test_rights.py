@@ -586,6 +586,13 @@ def test_a_quota_that_is_used_up_says_when_to_come_again(gateway: GatewayProcess
         assert refused.json()["code"] == "over-quota"
         assert 1 <= int(refused.headers["retry-after"]) <= 10
         assert 0 < refused.json()["retry_after_ms"] <= 10_000
+    # A run of a schedule that somebody asks for is a message that they send.
+    runs = put_schedule(gateway, ALL, TOPIC).json()["runs"]
+    run = {"method": "POST", "url": f"/v1/schedules/{schedule_of(TOPIC)}/run"}
+    refused = ask(gateway, "metered", run)
+    assert (refused.status_code, refused.json()["code"]) == (429, "over-quota")
+    assert put_schedule(gateway, ALL, TOPIC).json()["runs"] == runs, "nothing was stored"
+    assert ask(gateway, ALL, run).json()["run"] == runs + 1
     # Another principal is not kept.
     assert ask(gateway, Right.SCHEDULE.value, {**many, "json": message}).status_code == 201
 

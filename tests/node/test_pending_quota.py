@@ -27,6 +27,7 @@ sha256 = "{digest_of("swt_sender")}"
 [roles.all]
 schedule = ["*"]
 cancel = ["*"]
+read = ["*"]
 observe = true
 [members]
 "token:sender" = ["all"]
@@ -94,6 +95,29 @@ def test_what_is_pending_counts_through_kills_cancels_and_delivery(node: NodePro
     node.start()
     with client_of(node) as client:
         eventually(lambda: status(client)["prefixes"][0]["rows"] == 7)
+
+
+def test_a_full_quota_stops_no_schedule_and_its_runs_are_counted(node: NodeProcess) -> None:
+    """A run that somebody asks for counts for their quota; a schedule's own runs are nobody's."""
+    with client_of(node) as client:
+        for _ in range(9):
+            client.store("orders", b"x", delay=600)
+        client.schedules.put(
+            {"name": "by hand", "every_ms": 3_600_000, "template": {"topic": "orders"}}
+        )
+        number, _ = client.schedules.run("by hand")
+        node.wait_for("orders", 1)
+        eventually(lambda: status(client)["prefixes"][0]["rows"] == 9)
+        client.store("orders", b"x", delay=600)
+        with client_of(node, 0.2) as hasty, pytest.raises(OverQuota, match="10 pending, and 1 in"):
+            hasty.schedules.run("by hand")
+        assert client.schedules.get("by hand")["runs"] == number == 1, "nothing was stored"
+        client.schedules.put({"name": "beat", "every_ms": 1_000, "template": {"topic": "orders"}})
+        node.wait_for("orders", 3)
+        assert status(client)["prefixes"][0]["rows"] > 10, "those of the next half minute count"
+        shown = client.schedules.get("beat")
+        assert (shown["missed"], shown["runs"] >= 2) == (0, True)
+        assert "schedule-missed" not in node.log_text()
 
 
 def is_counted(replica: Replica, table: PendingTable, rows: int) -> bool:

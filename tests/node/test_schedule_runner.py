@@ -258,6 +258,39 @@ def test_a_run_now_has_the_next_number_and_moves_no_other(rig: Rig) -> None:
     assert sorted(rig.runs())[-1] == (4, 2, 0)
 
 
+def test_a_run_replaces_the_one_before_that_has_not_left(rig: Rig) -> None:
+    """While no sink takes messages those of the template's name do not gather."""
+    rig.put(every_ms=60_000, template={"topic": "t", "name": "latest"})
+    rig.put(name="unnamed", every_ms=60_000, template={"topic": "t"})
+    for _ in range(15):
+        rig.now_ms += 10_000
+        rig.turn()
+    rig.deliver()
+    names = [headers[""].decode() for _, headers in rig.left]
+    assert names.count("unnamed") == 3
+    assert [headers["-run"] for _, headers in rig.left if headers[""] == b"s"] == [b"3"]
+    rig.pass_time(60_000, 10_000)
+    assert [headers["-run"] for _, headers in rig.left if headers[""] == b"s"] == [b"3", b"4"]
+
+
+def test_a_run_expires_by_its_due_time_however_late_it_is_made_up(rig: Rig) -> None:
+    rig.put(
+        cron="0 * * * *",
+        missed="all",
+        jitter_ms=60_000,
+        template={"topic": "t", "ttl_ms": HOUR_MS},
+    )
+    rig.pass_time(120_000)
+    rig.now_ms += 3 * HOUR_MS
+    rig.pass_time(120_000)
+    assert len(rig.left) == 4
+    for _, headers in rig.left:
+        nominal_ms, expires_ms = int(headers["-due-ms"]), int(headers["slotwheel-expires-ms"])
+        assert 0 <= expires_ms - HOUR_MS - nominal_ms <= 60_000
+    late = [left for left, headers in rig.left if int(headers["slotwheel-expires-ms"]) < left]
+    assert len(late) == 2, "of the two that are older than an hour the sink makes dead letters"
+
+
 def test_a_count_ends_a_schedule(rig: Rig) -> None:
     rig.put(every_ms=1_000, count=3)
     rig.pass_time(10_000)

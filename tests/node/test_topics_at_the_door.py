@@ -44,6 +44,17 @@ def test_an_unknown_topic_is_refused_at_the_door_and_its_neighbours_are_taken(
             found = node.ask("POST", "/v1/messages", json=body)
             assert found.status_code == (201 if body["topic"] == good else 422), found.text
             assert body["topic"] == good or found.json()["code"] == "unknown-topic"
+        schedule = {"name": "s", "every_ms": 3_600_000, "template": {"topic": missing[2]}}
+        with pytest.raises(UnknownTopic, match=f"{missing[2]}.*Create it"):
+            client.schedules.put(schedule)
+        refused = node.ask("PUT", "/v1/schedules/s", json=schedule)
+        assert (refused.status_code, refused.json()["code"]) == (422, "unknown-topic")
+        assert refused.json()["place"] == "$.template.topic"
+        assert [*client.schedules.list()] == [], "nothing was stored"
+        client.schedules.put({**schedule, "template": {"topic": good}})
+        with pytest.raises(UnknownTopic):
+            client.schedules.put(schedule)
+        client.schedules.delete("s")
         broker.create_topic(missing[0])
         client.send(Message(missing[0], "third", delay=0)).result(60)  # it is there since a moment
         client.send(Message(dead, "own", delay=0)).result(60)
@@ -69,3 +80,5 @@ def test_unknown_topics_are_taken_where_that_is_asked_for_and_while_kafka_is_awa
     away = ("--bootstrap", free_address())
     with NodeProcess(tmp_path / "away", *options, *away) as node, Client(node.address) as one:
         one.send(Message("no-such-topic", "who knows", delay=0)).result(60)
+        template = {"topic": "no-such-topic"}
+        one.schedules.put({"name": "who knows", "every_ms": 3_600_000, "template": template})
