@@ -162,12 +162,14 @@ class Note:
 class SourceTable:
     """The sources of a group. ``claimed``: numbers of partitions whose position of an earlier
     version, kept under the number alone, belongs to one of ``topics``. ``dropped``: the number of
-    gaps for which ``notes`` had no room."""
+    gaps for which ``notes`` had no room. ``identity``: a random text that tells this wheel from
+    another one of the same name in its fleet; empty: it was never in one."""
 
     topics: tuple[KnownTopic, ...] = ()
     claimed: frozenset[int] = frozenset()
     notes: tuple[Note, ...] = ()
     dropped: int = 0
+    identity: str = ""
 
     def find(self, cluster: str, topic: str) -> KnownTopic | None:
         matches = (
@@ -207,7 +209,7 @@ class SourceTable:
             "claimed": sorted(self.claimed),
             "notes": [note.to_dict() for note in self.notes],
             "dropped": self.dropped,
-        }
+        } | ({"identity": self.identity} if self.identity else {})
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
@@ -218,6 +220,7 @@ class SourceTable:
             frozenset(fields["claimed"]),
             tuple(map(Note.from_dict, fields["notes"])),
             fields["dropped"],
+            fields.get("identity", ""),
         )
 
 
@@ -333,6 +336,45 @@ def begin_of(facts: SourceFacts, choice: str | None) -> Begin:
         " none is stored: whether another directory of the group has read them is not known: give"
         " --delay-from earliest or latest"
     )
+
+
+def begin_in_fleet(
+    facts: SourceFacts, choice: str | None, topic_id: str, next_offset: int | None, *, new: bool
+) -> Begin:
+    """Decide where a wheel of a fleet begins in a partition that was given to it. ``next_offset``:
+    the offset behind its own position; None: it never read the partition. ``new``: the partition
+    was added after the wheel had read others. ``choice``: as of ``begin_of``.
+
+    Wheels store their position after each append, for the ``topic_id``. So nobody has read what is
+    behind the further of both: after a clean hand-over from A, which stored 120, B begins at 120
+    although it has read itself up to 80; and A, killed between its append up to 130 and the store,
+    goes on at 130 if it comes back first. Errors: ``NotKnown``."""
+    stored, low = facts.stored, next_offset or 0
+    if stored is not None and stored.topic_id == topic_id:
+        if stored.offset > low:
+            return Begin(stored.offset, "stored by a wheel of the fleet")
+        return Begin(low, "this wheel has read it last")
+    if stored is not None and choice is None:
+        raise NotKnown(
+            f"the offset {stored.offset} that Kafka has stored for it is of no wheel of the fleet,"
+            " and has taken the place of theirs: give --delay-from stored, earliest or latest"
+        )
+    if stored is None and next_offset is not None:
+        # Whoever had read a younger record would have stored that within the time for which Kafka
+        # keeps offsets.
+        young = facts.young is not None and facts.young <= next_offset
+        if choice == STORED or young or next_offset >= facts.end:
+            return Begin(next_offset, "this wheel alone has read it")
+        if choice is None:
+            raise NotKnown(
+                f"this wheel has read it below {next_offset}, and Kafka has no offset of the fleet"
+                " any more: whether another wheel has read it since is not known: give --delay-from"
+                " stored if none has, else --delay-from earliest or latest"
+            )
+    if stored is None and new:
+        return Begin(facts.earliest, "it is new")
+    begin = begin_of(facts, choice)
+    return begin if begin.offset >= low else Begin(low, "this wheel has read all below it")
 
 
 PARTITIONS_MAX = 100_000

@@ -7,11 +7,12 @@ which the command line fills it in; nothing in this room reads the environment.
 
 from __future__ import annotations
 
+import re
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..broker.sources import CHOICES
+from ..broker.sources import CHOICES, ranges
 from ..delivery.semantics import AT_LEAST_ONCE, EXACTLY_ONCE, SEMANTICS
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..policy.policyset import PolicySet
@@ -29,6 +30,7 @@ EMBEDDED, KAFKA_PYTHON, CONFLUENT = SINKS = ("embedded", "kafka-python", "conflu
 REFUSE, ACCEPT = UNKNOWN_TOPICS = ("refuse", "accept")
 DEFAULT_METRICS_ADDRESS = "127.0.0.1:7701"
 _HELD_MAX = 64
+_FLEET = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ELECTION_MS = (50, 60_000)
 """With a shorter one, a busy machine loses its mastership; a longer one is a mistake."""
 
@@ -231,6 +233,13 @@ class NodeConfig:
         default=None,
         kind="partitions",
     )
+    delay_fleet: str | None = setting(
+        "delay-fleet",
+        "Share the partitions of the delay topics with the other wheels of this fleet, by Kafka's"
+        " consumer group of that name. [default: read them alone]",
+        "NAME",
+        default=None,
+    )
     delay_from: str | None = setting(
         "delay-from",
         "Where to begin in a partition of which the data directory has no position: at the offset"
@@ -374,6 +383,7 @@ class NodeConfig:
                 limit=0,
                 remedy="Change --delay-partitions",
             )
+        self._check_fleet()
         low, high = ELECTION_MS
         if not low <= self.election_ms <= high:
             raise InvalidConfiguration(
@@ -387,6 +397,31 @@ class NodeConfig:
         if self.policies is not None:
             self.policies.check_horizon(self.wheel.horizon_ms)
         self.group()
+
+    def _check_fleet(self) -> None:
+        """Errors: ``InvalidConfiguration``."""
+        fleet = self.delay_fleet
+        if fleet is None:
+            return
+        if not _FLEET.fullmatch(fleet):
+            raise InvalidConfiguration(
+                "the fleet's name is not usable",
+                got=repr(fleet),
+                limit="1 to 64 letters, digits, '.', '_' and '-'",
+                remedy="Choose another --delay-fleet",
+            )
+        if not self.delay_topics:
+            raise InvalidConfiguration(
+                "a fleet shares delay topics, and none is given",
+                got=f"--delay-fleet {fleet}",
+                remedy="Give --delay-topic, too, or leave --delay-fleet out",
+            )
+        if self.delay_partitions is not None:
+            raise InvalidConfiguration(
+                "the fleet's group says which partitions this wheel reads",
+                got=f"--delay-fleet {fleet} and --delay-partitions {ranges(self.delay_partitions)}",
+                remedy="Leave one of them out",
+            )
 
     def _check_tls(self) -> None:
         """Errors: ``InvalidConfiguration`` for files of TLS that would not be used, and where a

@@ -18,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from ..wheel.answers import Status
 from .histogram import ArrayHistogram
 from .intake.delay_source import SourceState
+from .intake.fleet import FleetState
 
 LATENESS_S = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
@@ -128,9 +129,10 @@ class Metrics:
 @dataclass(frozen=True, slots=True)
 class Scrape:
     """The wheel's status and its surroundings at a scrape. ``sources``: the partitions of the delay
-    topics, while this node reads them. ``notes``: the number of delay topics with records that were
-    deleted unread. ``damaged``: the number of damaged files. ``group``: the status of the peers;
-    empty without peers, and while the node is starting."""
+    topics, while this node reads them; ``fleet``: the fleet that shares them, None without one.
+    ``notes``: the number of delay topics with records that were deleted unread. ``damaged``: the
+    number of damaged files. ``group``: the status of the peers; empty without peers, and while the
+    node is starting."""
 
     status: Status
     now_ms: int
@@ -140,6 +142,7 @@ class Scrape:
     notes: int
     damaged: int
     group: dict[str, Any]
+    fleet: FleetState | None = None
 
 
 class _Watched:
@@ -171,6 +174,8 @@ class _Watched:
             now.notes,
         )
         yield from _of_sources(now.sources)
+        if now.fleet is not None:
+            yield from _of_fleet(now.fleet)
         if now.group:
             yield from _of_group(now.group)
 
@@ -195,6 +200,20 @@ def _of_sources(sources: Sequence[SourceState]) -> Iterable[Metric]:
             lag.add_metric(place, source.lag)
     yield read
     yield lag
+
+
+def _of_fleet(fleet: FleetState) -> Iterable[Metric]:
+    yield _gauge("delay_fleet_members", "Wheels that share the delay topics", len(fleet.members))
+    yield _gauge(
+        "delay_fleet_partitions",
+        "Partitions that the fleet gave to this wheel",
+        0 if fleet.problem else fleet.partitions,
+    )
+    yield CounterMetricFamily(
+        "slotwheel_delay_fleet_shares",
+        "How often the fleet has shared its partitions out since this node became master",
+        value=fleet.shared,
+    )
 
 
 def _of_group(group: dict[str, Any]) -> Iterable[Metric]:

@@ -370,6 +370,8 @@ class Node:
             "not_read": [row for note in table.notes for row in note.rows()],
             "not_read_dropped": table.dropped,
         }
+        if sources is not None and (fleet := sources.fleet_state) is not None:
+            topics["fleet"] = asdict(fleet)
         return {"delay_topics": topics}
 
     # Running
@@ -382,6 +384,7 @@ class Node:
             self._files.free_bytes(),
             sink_up=self.events.sink_problem is None,
             sources=() if sources is None else sources.states(),
+            fleet=None if sources is None else sources.fleet_state,
             notes=len(SourceTable.from_dict(self.wheel.sources).notes),
             damaged=len(self._damage.all()),
             group={} if self._peers is None else self._peers.status(),

@@ -28,6 +28,7 @@ from ..wheel.wheel import Wheel
 from .config import CONFLUENT, REFUSE, NodeConfig
 from .intake.delay_topic import DelayTopicIntake
 from .intake.door import Door
+from .intake.fleet import Fleet
 from .intake.ports import Clock, IntakeEvents, PoliciesPort
 from .intake.source_reader import SourceReader
 
@@ -94,6 +95,7 @@ class WaysOut:
             # Its modules are imported now: when a standby takes over, another version may be
             # installed.
             _reader_of(config)
+            _fleet_of(config)
 
     @property
     def facts(self) -> dict[str, int]:
@@ -120,7 +122,7 @@ def _check_kafka(config: NodeConfig) -> None:
     Errors: ``InvalidConfiguration``, ``MissingExtra``."""
     if config.kafka_settings:
         clients = {CONFLUENT_KAFKA if config.sink == CONFLUENT else KAFKA_PYTHON}
-        if config.http is not None:  # the gateway's clients
+        if config.http is not None or config.delay_fleet:  # the gateway's clients, the membership
             clients.add(KAFKA_PYTHON)
         if config.sink == CONFLUENT:
             from ..delivery.kafka.confluent_client import need_extra
@@ -151,7 +153,7 @@ def _kafka_sink(config: NodeConfig, mint: IdMint) -> KafkaSink:
 
 def _reader_of(config: NodeConfig) -> Callable[[], SourceReader]:
     assert config.bootstrap is not None
-    group = f"slotwheel-{config.wheel.group}"
+    group = config.delay_fleet or f"slotwheel-{config.wheel.group}"
     if config.sink == CONFLUENT:
         from .intake.confluent_reader import ConfluentReader
 
@@ -159,6 +161,21 @@ def _reader_of(config: NodeConfig) -> Callable[[], SourceReader]:
     from .intake.kafka_reader import KafkaPythonReader
 
     return partial(KafkaPythonReader, config.bootstrap, group, config.kafka_settings)
+
+
+def _fleet_of(config: NodeConfig) -> Fleet | None:
+    if config.delay_fleet is None:
+        return None
+    from .intake.kafka_member import KafkaFleetMember
+
+    assert config.bootstrap is not None
+    bootstrap, topics, settings = config.bootstrap, config.delay_topics, config.kafka_settings
+    return Fleet(
+        config.delay_fleet,
+        config.wheel.group,
+        lambda name: KafkaFleetMember(bootstrap, name, topics, settings),
+        alone=not config.peers,
+    )
 
 
 def delay_topics(
@@ -180,6 +197,7 @@ def delay_topics(
         topics=config.delay_topics,
         partitions=config.delay_partitions,
         begin_at=config.delay_from,
+        fleet=_fleet_of(config),
         clock=clock,
         events=events,
         dead_topic=config.dead_letter_topic,

@@ -16,7 +16,10 @@ DUE_HEADER = "slotwheel-due-ms"
 CREATED_HEADER = "slotwheel-created-ms"
 DELIVERY = frozenset({ID_HEADER, DUE_HEADER, CREATED_HEADER})
 """The headers that a delivery adds; they are not true for the next delivery."""
-OF_A_NODE = DELIVERY | {STAGE_HEADER}
+SOURCE_HEADER = "slotwheel-source"
+"""``TOPIC/PARTITION/OFFSET`` of the record of a delay topic that a wheel of a fleet took. A record
+that two wheels took, as the first one died, is told by it: the two messages have different ids."""
+OF_A_NODE = DELIVERY | {STAGE_HEADER, SOURCE_HEADER}
 """The headers that only a node writes; a record that is sent again must not have them."""
 
 OF_A_NAME = frozenset({NAME_HEADER, IF_EXISTS_HEADER})

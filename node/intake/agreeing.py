@@ -22,7 +22,11 @@ Agreed = Mapping[str, Any]
 
 
 def agree(
-    wheel: WheelPort, change: Callable[[SourceTable], SourceTable], stop: threading.Event
+    wheel: WheelPort,
+    change: Callable[[SourceTable], SourceTable],
+    stop: threading.Event,
+    *,
+    always: bool = False,
 ) -> None:
     """Change the group's table of sources, as ``agree_on`` does."""
     agree_on(
@@ -30,6 +34,7 @@ def agree(
         wheel.change_sources,
         lambda before: change(SourceTable.from_dict(before)).to_dict(),
         stop,
+        always=always,
     )
 
 
@@ -38,15 +43,18 @@ def agree_on(
     replace: Callable[[Agreed, Agreed], Future[Any]],
     change: Callable[[Agreed], Agreed],
     stop: threading.Event,
+    *,
+    always: bool = False,
 ) -> None:
     """Change what ``read`` returns by ``replace``, and wait until that is committed. Where another
-    change came first, ``change`` is called again with its result. Errors: ``NotMaster``;
+    change came first, ``change`` is called again with its result. ``always``: append an entry also
+    where nothing changes, so that all entries before it are committed, too. Errors: ``NotMaster``;
     ``NotRunning`` when the change is not committed in time, or ``stop`` is set."""
     end = time.monotonic() + _AGREE_S
     while time.monotonic() < end and not stop.is_set():
         before = read()
         changed = change(before)
-        if changed == before:
+        if changed == before and not always:
             return
         try:
             future = replace(before, changed)

@@ -117,7 +117,9 @@ class _Parts:
 
 class SourceAppender:
     """Appends records of delay topics, in the thread of the intake. ``authenticator``: as of
-    ``DelayTopicIntake``."""
+    ``DelayTopicIntake``. ``of_fleet``: each row gets the header ``slotwheel-source``. ``may_go_on``
+    is asked before each round of appends; False ends them. ``grace_s``: how long after a stop the
+    append under way is waited for."""
 
     def __init__(
         self,
@@ -129,7 +131,16 @@ class SourceAppender:
         policies: PoliciesPort | None = None,
         door: Door | None = None,
         authenticator: Authenticator,
+        of_fleet: bool = False,
+        may_go_on: Callable[[], bool] = lambda: True,
+        grace_s: float = 0.0,
     ) -> None:
+        self._of_fleet = of_fleet
+        self._may_go_on = may_go_on
+        self._grace_s = grace_s
+        self._grace_end = float("inf")
+        self.settled = True
+        """False: the outcome of an append is not known, as the stop came before it."""
         self._wheel = wheel
         self._clock = clock
         self._events = events
@@ -155,12 +166,12 @@ class SourceAppender:
         give_up: GiveUp,
     ) -> bool:
         """Append all records; those of a source are cut until each batch is within the limits.
-        Returns False when ``stop`` came first. ``give_up`` is called with each source whose records
-        cannot be appended, and the error.
+        Returns False when ``stop`` came first, or ``may_go_on`` said so. ``give_up`` is called with
+        each source whose records cannot be appended, and the error.
 
-        Errors: ``NotMaster``, ``NotRunning``, ``ClockInDoubt``."""
+        Errors: ``NotMaster``, ``NotRunning``, ``ClockInDoubt``; those of ``may_go_on``."""
         pending = {source: _Parts(batch) for source, batch in records.items()}
-        while pending and not stop.is_set():
+        while pending and not stop.is_set() and self._may_go_on():
             queued: list[_Queued] = []
             for source, parts in list(pending.items()):
                 try:
@@ -215,6 +226,7 @@ class SourceAppender:
             settings,
             rights=self._authenticator.rights_of_delay_topic(topic),
             refused=parts.refused,
+            of_fleet=self._of_fleet,
         )
         rows, dead, off = made()
         if self._door is not None:
@@ -269,6 +281,7 @@ class SourceAppender:
             settle(queued.offer, queued.future)
         try:
             if not self._committed(queued.future, stop):
+                self.settled = False
                 return  # records that were not stored are read again after the start
         except (NotMaster, NotRunning):
             raise
@@ -306,13 +319,20 @@ class SourceAppender:
     def _committed(self, future: Future[Any], stop: threading.Event) -> bool:
         """Wait until an append is committed; False on ``stop``. Errors: those of the future."""
         slow_at = time.monotonic() + SLOW_COMMIT_S
-        while not stop.is_set():
+        while not self._is_over(stop) or future.done():
             if is_done(future):
                 return True
             if time.monotonic() >= slow_at:
                 slow_at = float("inf")
                 self._events.alarm("delay-topic-commit-slow")
         return False
+
+    def _is_over(self, stop: threading.Event) -> bool:
+        """Returns True when ``stop`` is set, and the time after it is over."""
+        if not stop.is_set():
+            return False
+        self._grace_end = min(self._grace_end, time.monotonic() + self._grace_s)
+        return time.monotonic() >= self._grace_end
 
     def _trimmed(self, source: DelaySource, records: ConsumerRecords) -> ConsumerRecords:
         position, start = source.position(self._wheel), 0

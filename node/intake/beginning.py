@@ -14,8 +14,10 @@ from ...broker.sources import (
     SourceFacts,
     SourceTable,
     StoredOffset,
+    begin_in_fleet,
     begin_of,
 )
+from ...broker.topicids import is_topic_id
 from .ports import WheelPort
 from .source_reader import EARLIEST_AT, END_AT, SourceReader
 
@@ -30,10 +32,13 @@ def decide_begins(
     new: Collection[int],
     choice: str | None,
     now_ms: int,
+    *,
+    of_fleet: bool = False,
 ) -> dict[int, Begin | NotKnown]:
     """Decide where each of the partitions ``fresh`` of the topic ``known`` begins; ``NotKnown`` for
     those where that cannot be known. ``new``: partitions that were added after the others were
-    read. ``choice``: as of ``begin_of``. Errors: ``SourceUnreadable``, ``SourceUnreachable``."""
+    read. ``choice``: as of ``begin_of``. ``of_fleet``: they were given to this wheel by its fleet,
+    and it may have read them before. Errors: ``SourceUnreadable``, ``SourceUnreachable``."""
     if not fresh:
         return {}
     table, topic = SourceTable.from_dict(wheel.sources), known.topic
@@ -50,11 +55,13 @@ def decide_begins(
     def decide(place: Place) -> Begin:
         if place not in earliest or place not in end:
             raise NotKnown(NO_RANGE)
-        if place.partition in new:
+        if place.partition in new and not of_fleet:
             return Begin(earliest[place], "it is new")
         offset = stored.get(place)
         # An offset of a former topic of this name: the group has not read this one.
         former = offset is not None and offset.topic_id not in ("", known.topic_id)
+        if of_fleet and offset is not None:  # a stranger's offset may have any text
+            former = former and is_topic_id(offset.topic_id)
         siblings = first_seen and any(sibling != place for sibling in stored)
         at = old.get(place.partition, -1)
         claims = (
@@ -72,7 +79,14 @@ def decide_begins(
             elsewhere=table.elsewhere(reader.cluster, topic),
             young=young.get(place),
         )
-        return begin_of(facts, choice)
+        if not of_fleet:
+            return begin_of(facts, choice)
+        position = wheel.source_position(known.number(place.partition))
+        own = max(known.begins.get(place.partition, -1), position + 1 or -1)
+        next_offset = None if own < 0 else own
+        return begin_in_fleet(
+            facts, choice, known.topic_id, next_offset, new=place.partition in new
+        )
 
     decided: dict[int, Begin | NotKnown] = {}
     for place in places:

@@ -23,14 +23,18 @@ Rules
 - A source that has been silent for ``SILENT_CHECKS`` counts as not read, though its client reports
   no error: its leader may answer nobody while all others do.
 - No exception ends the loop: one bad topic would stop all others for good.
+- In a fleet (``fleet.py``) a source is one that the group gave to this wheel, begins anew
+  after each sharing, and has its position stored after each append: whoever is given it next begins
+  there.
 """
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 
@@ -59,6 +63,7 @@ from .appending import ClockInDoubt, SourceAppender
 from .beginning import NO_RANGE, decide_begins
 from .delay_source import DelaySource, SourceState
 from .door import Door
+from .fleet import Fleet, FleetLost, FleetMember, FleetName, FleetState, disturbance
 from .ports import Clock, IntakeEvents, PoliciesPort, WheelPort
 from .source_reader import (
     EARLIEST_AT,
@@ -73,6 +78,11 @@ from .source_reader import (
 POLL_S = 0.25
 COMMIT_INTERVAL_S = 5.0
 CHECK_INTERVAL_S = 1.0
+WATCH_INTERVAL_S = 10.0
+"""The time, s, between two looks at the members of a fleet's group."""
+STOP_GRACE_S = 2.0
+"""How long, s, a wheel of a fleet waits at its stop for the append under way: what is not finished
+then is not stored, and comes again from the next wheel."""
 _MEASURE_AGAIN_S = 10.0
 SILENT_CHECKS = 20
 """A source whose leader does not answer, or returns none of its records, at so many checks in a row
@@ -80,6 +90,7 @@ is not read. Checks are counted and not seconds, as nobody asks while an append 
 _BUSY_SHARE = 0.1
 """The weight of a check at which other sources gave records: this one may have had no turn."""
 
+_SHARING = "the wheels of the fleet are sharing the partitions out"
 _NO_LEADER = "the partition has no leader"
 _NO_ANSWER = "the partition's leader does not answer"
 _NO_RECORDS = "the partition has records, and its leader returns none"
@@ -88,17 +99,20 @@ _NO_RECORDS = "the partition has records, and its leader returns none"
 _OPEN = Authenticator()
 
 
-class _MadeAnew(Exception):
-    """A topic was made anew since its reading began: the reading of all sources begins again."""
+class _BeginAnew(Exception):
+    """The reading of all sources begins again, as a topic was made anew since it began, or as the
+    wheel joins its fleet anew."""
 
 
 class DelayTopicIntake:
     """Reads delay topics. ``open_reader`` connects a reader; ``run`` is the target of a thread.
 
     ``partitions``: those of each of ``topics`` that are read; None: all. ``begin_at``: one of
-    ``sources.CHOICES``, for sources that are not in the table. ``door`` knows the topics that
-    Kafka has: a record for another one is a dead letter. ``authenticator`` knows the rights and
-    the quota of a delay topic's records; by default those of a node without a security file.
+    ``sources.CHOICES``, for sources that are not in the table. ``fleet``: the wheels with which
+    this one shares the partitions; None: it reads its ``partitions`` alone. ``door`` knows the
+    topics that Kafka has: a record for another one is a dead letter. ``authenticator`` knows the
+    rights and the quota of a delay topic's records; by default those of a node without a security
+    file.
     """
 
     def __init__(
@@ -109,6 +123,7 @@ class DelayTopicIntake:
         topics: Sequence[str],
         partitions: Sequence[int] | None = None,
         begin_at: str | None = None,
+        fleet: Fleet | None = None,
         clock: Clock = lambda: time.time_ns() // 1_000_000,
         events: IntakeEvents,
         dead_topic: str = DEAD_LETTER_TOPIC,
@@ -121,6 +136,17 @@ class DelayTopicIntake:
         self._topics = tuple(dict.fromkeys(topics))
         self._partitions = partitions
         self._begin_at = begin_at
+        self._fleet = fleet
+        self._member: FleetMember | None = None
+        self._fleet_state = (
+            FleetState("", "") if fleet is None else FleetState(fleet.name, fleet.wheel)
+        )
+        self._next_watch = 0.0
+        self._disturbed = False
+        self._generation = -1
+        self._begun: set[Place] = set()
+        """The sources of which it is decided where they begin, since the group last shared out."""
+        self._begins_unstored: set[Place] = set()
         self._clock = clock
         self._events = events
         self._appender = SourceAppender(
@@ -131,6 +157,9 @@ class DelayTopicIntake:
             policies=policies,
             door=door,
             authenticator=authenticator,
+            of_fleet=fleet is not None,
+            may_go_on=self._may_append,
+            grace_s=STOP_GRACE_S if fleet is not None else 0.0,
         )
         self._backoff = Backoff(0.1)
         self._next_commit = 0.0
@@ -167,6 +196,8 @@ class DelayTopicIntake:
 
     def unready(self) -> list[str]:
         """The reasons for which sources are not read; empty if all are."""
+        if self._fleet is not None and (problem := self._fleet_state.problem):
+            return [f"the fleet {self._fleet.name!r} gives this wheel no partitions: {problem}"]
         reasons: dict[tuple[str, str], list[int]] = {}
         for state in self.states():
             if state.problem:
@@ -176,6 +207,11 @@ class DelayTopicIntake:
             f"the delay topic {topic!r}{_partitions_text(numbers)} is not read: {problem}"
             for (topic, problem), numbers in reasons.items()
         ]
+
+    @property
+    def fleet_state(self) -> FleetState | None:
+        """The fleet as this wheel sees it; None: it is in none."""
+        return None if self._fleet is None else self._fleet_state
 
     @property
     def unstored(self) -> str:
@@ -188,10 +224,17 @@ class DelayTopicIntake:
         """Read until ``stop`` is set; returns about half a second later."""
         while not stop.is_set():
             try:
-                with closing(self._open_reader()) as reader:
+                with ExitStack() as opened:
+                    reader = opened.enter_context(closing(self._open_reader()))
+                    if self._fleet is not None:
+                        self._member = opened.enter_context(closing(self._join(self._fleet, stop)))
                     self._read(reader, stop)
-            except _MadeAnew:
+            except _BeginAnew:
                 continue
+            except FleetLost as error:
+                self._stopped(str(error))
+                self._events.alarm("delay-fleet-lost", reason=str(error))
+                stop.wait(self._backoff.failed())
             except (NotMaster, NotRunning, ClockInDoubt) as error:
                 self._stopped(str(error))
                 stop.wait(self._backoff.failed())
@@ -208,9 +251,12 @@ class DelayTopicIntake:
 
     def _read(self, reader: SourceReader, stop: threading.Event) -> None:
         self._reading.clear()
+        self._begun.clear()
         self._next_check = self._next_commit = 0.0
         whole = True
         while not stop.is_set():
+            if not self._shared(reader, stop):
+                continue
             self._appender.time()
             now = time.monotonic()
             if now >= self._next_check:
@@ -227,6 +273,11 @@ class DelayTopicIntake:
                 records = {self._sources[place]: part for place, part in polled.records.items()}
                 whole = self._appender.append(records, stop, partial(self._give_up, reader))
                 self._backoff.worked()
+                if self._member is not None and self._appender.settled:
+                    self._member.store(self._positions(polled.records))
+                if not whole and not stop.is_set():  # the group shares out again
+                    self._let_go(reader)
+                    continue
             strayed: dict[str, list[DelaySource]] = {}
             for place, error in polled.errors.items():
                 if isinstance(error, SourceOutOfRange):
@@ -235,9 +286,118 @@ class DelayTopicIntake:
                     self._failed(self._sources[place], str(error))
             for topic, sources in strayed.items():
                 self._find_the_way_back(reader, topic, sources, stop)
-        if whole and not self._unstored:
+        if self._member is not None:
+            self._part_from(self._member, reader, whole)
+        elif whole and not self._unstored:
             self._mark_returned(reader)
             self._store(reader)
+
+    # The fleet
+
+    def _join(self, fleet: Fleet, stop: threading.Event) -> FleetMember:
+        """Errors: those of ``agree`` and ``FleetMember``."""
+
+        def named(table: SourceTable) -> SourceTable:
+            return replace(table, identity=table.identity or secrets.token_hex(8))
+
+        self._next_watch = 0.0
+        agree(self._wheel, named, stop)
+        return fleet.join(FleetName(fleet.name, fleet.wheel, self._table.identity))
+
+    def _shared(self, reader: SourceReader, stop: threading.Event) -> bool:
+        """Take part in the group. Returns True when this wheel may read the partitions that it was
+        given; else False, after a moment. Errors: ``FleetLost``."""
+        member, fleet = self._member, self._fleet
+        if member is None or fleet is None:
+            return True
+        state = self._fleet_state
+        if time.monotonic() >= self._next_watch:
+            self._next_watch = time.monotonic() + WATCH_INTERVAL_S
+            seen = member.watch()
+            problem = disturbance(seen, FleetName(fleet.name, fleet.wheel, self._table.identity))
+            if problem and problem != state.problem:
+                self._events.alarm("delay-fleet-disturbed", fleet=fleet.name, reason=problem)
+            if self._disturbed and not problem and member.generation >= 0:
+                raise _BeginAnew  # it may have been put out meanwhile
+            self._disturbed = bool(problem)
+            if problem:
+                state = replace(state, problem=problem)
+            state = replace(state, members=tuple(sorted(one.instance for one in seen)))
+            self._fleet_state = state
+        if self._disturbed:
+            self._let_go(reader)
+            if member.generation < 0 or member.turn(POLL_S):
+                stop.wait(POLL_S)
+            return False
+        if member.shared and member.generation >= 0 and not state.problem:
+            member.turn(0)
+        else:
+            self._let_go(reader)
+            if not member.turn(POLL_S):
+                self._fleet_state = replace(state, problem=_SHARING)
+                return False
+        if self._generation != member.generation or state.problem:
+            self._let_go(reader)
+            self._generation = member.generation
+            self._fleet_state = replace(
+                state,
+                partitions=len(member.places),
+                shared=state.shared + 1,
+                shared_at_ms=self._clock(),
+                problem="",
+            )
+            self._events.event(
+                "delay-fleet-shared",
+                fleet=fleet.name,
+                generation=member.generation,
+                partitions=", ".join(
+                    f"{topic}/{ranges(self._given(topic))}"
+                    for topic in self._topics
+                    if self._given(topic)
+                ),
+            )
+        return True
+
+    def _given(self, topic: str) -> list[int]:
+        """The partitions of a topic that the fleet gave to this wheel."""
+        places = () if self._member is None else self._member.places
+        return sorted(place.partition for place in places if place.topic == topic)
+
+    def _let_go(self, reader: SourceReader) -> None:
+        """Read nothing any more. What was read and not appended is read again by whoever is given
+        its source."""
+        if self._reading:
+            reader.leave(list(self._reading))
+        self._reading.clear()
+        self._begun.clear()
+        self._next_check = 0.0
+        with self._lock:
+            self._sources.clear()
+
+    def _may_append(self) -> bool:
+        """Returns False when the fleet shares out, so that reading has to end. Errors:
+        ``FleetLost`` unless it is certain that this wheel is a member."""
+        if self._member is None:
+            return True
+        self._member.confirm(self._positions(self._reading))
+        return self._member.shared
+
+    def _positions(self, places: Iterable[Place]) -> dict[Place, StoredOffset]:
+        sources = [self._sources[place] for place in places if place in self._sources]
+        return {
+            source.place: StoredOffset(source.next_offset(self._wheel), source.topic_id)
+            for source in sources
+        }
+
+    def _part_from(self, member: FleetMember, reader: SourceReader, whole: bool) -> None:
+        """Store where this wheel has come to, and leave the group if it has no peers."""
+        assert self._fleet is not None
+        if self._appender.settled and member.generation >= 0 and member.shared:
+            if whole:
+                self._mark_returned(reader)
+            member.store(self._positions(self._reading))
+        if self._fleet.alone:
+            member.leave()
 
     # What there is to read
 
@@ -268,15 +428,16 @@ class DelayTopicIntake:
         self, reader: SourceReader, topic: str, described: DescribedTopic, stop: threading.Event
     ) -> list[DelaySource]:
         """The sources of a topic whose reading begins now. Errors: ``SourceUnreadable``,
-        ``NotKnown``; ``_MadeAnew`` if another topic of this name is being read."""
+        ``NotKnown``; ``_BeginAnew`` if another topic of this name is being read."""
         before, count = self._table.find(reader.cluster, topic), len(described.led)
+        member = self._member
         known, anew = as_seen(before, reader.cluster, topic, described.topic_id)
         if known != before and any(place.topic == topic for place in self._reading):
-            raise _MadeAnew
-        chosen, missing = selected(self._partitions, count)
+            raise _BeginAnew
+        chosen, missing = self._chosen(topic, count)
         if anew:
             self._forget(topic)
-        fresh = [number for number in chosen if number not in known.begins]
+        fresh = [number for number in chosen if not self._has_begun(known, number)]
         for number in fresh:
             if not described.led[number]:
                 self._name(self._source(known, number), _NO_LEADER)
@@ -292,12 +453,19 @@ class DelayTopicIntake:
             topic,
             f"there is no partition {lost}: it has {counted(count, 'partition')}" if lost else "",
         )
-        begun = [number for number in chosen if number in known.begins]
+        begun = [number for number in chosen if self._has_begun(known, number)]
         ready = [
             source
             for number in begun
             for source in self._ready(reader, known, number, led=described.led[number])
         ]
+        if member is not None:
+            # An offset that the group has stored already stays: this one may be of an append that
+            # is not committed yet.
+            first = [source for source in ready if source.place in self._begins_unstored]
+            member.store(self._positions(source.place for source in first))
+            self._begins_unstored.difference_update(source.place for source in first)
+            return ready
         # A source with a position was read before, so its begin is stored.
         first = [source for source in ready if self._wheel.source_position(source.number) < 0]
         if first:
@@ -309,6 +477,20 @@ class DelayTopicIntake:
                     self._failed(source, f"where it begins cannot be stored in Kafka: {error}")
                 ready = [source for source in ready if source not in first]
         return ready
+
+    def _chosen(self, topic: str, count: int) -> tuple[list[int], list[int]]:
+        """The partitions of a topic of ``count`` that this wheel reads, and those that it was told
+        to read and that are missing."""
+        if self._member is None:
+            return selected(self._partitions, count)
+        self._member.count(topic, count)
+        return [number for number in self._given(topic) if number < count], []
+
+    def _has_begun(self, known: KnownTopic, partition: int) -> bool:
+        """Returns True when it is decided where a partition begins."""
+        if self._member is not None and Place(known.topic, partition) not in self._begun:
+            return False
+        return partition in known.begins
 
     def _is_due(self, place: Place) -> bool:
         source = self._sources.get(place)
@@ -344,13 +526,13 @@ class DelayTopicIntake:
             }
 
     def _check_ids(self, reader: SourceReader, topics: set[str]) -> None:
-        """Errors: ``_MadeAnew`` unless Kafka has the same topics as when their reading began."""
+        """Errors: ``_BeginAnew`` unless Kafka has the same topics as when their reading began."""
         for topic, described in reader.describe(topics).items():
             known = self._table.find(reader.cluster, topic)
             if isinstance(described, SourceUnreadable) or known is None:
-                raise _MadeAnew
+                raise _BeginAnew
             if described.topic_id and described.topic_id != known.topic_id:
-                raise _MadeAnew
+                raise _BeginAnew
 
     # Where reading begins
 
@@ -374,7 +556,14 @@ class DelayTopicIntake:
         new = range(0 if anew else count if before is None else before.partitions, count)
         seen = replace(known, partitions=count)
         decided = decide_begins(
-            reader, self._wheel, seen, fresh, new, self._begin_at, self._clock()
+            reader,
+            self._wheel,
+            seen,
+            fresh,
+            new,
+            self._begin_at,
+            self._clock(),
+            of_fleet=self._member is not None,
         )
         begins: dict[int, Begin] = {}
         for number, begin in decided.items():
@@ -382,8 +571,13 @@ class DelayTopicIntake:
                 begins[number] = begin
             else:
                 self._failed(self._source(known, number), f"where to begin is not known: {begin}")
-        offsets = {**known.begins, **{number: begin.offset for number, begin in begins.items()}}
-        chosen, _ = selected(self._partitions, count)
+        # A begin that this wheel's own log has passed stays: the table need not change for it.
+        offsets = dict(known.begins)
+        for number, begin in begins.items():
+            if begin.offset > self._source(known, number).position(self._wheel) + 1:
+                offsets[number] = begin.offset
+            offsets.setdefault(number, begin.offset)
+        chosen, _ = self._chosen(known.topic, count)
         # A new partition stays new until its first offset is known.
         partitions = min(
             (number for number in chosen if number in new and number not in offsets), default=count
@@ -396,10 +590,15 @@ class DelayTopicIntake:
             table = replace(table.with_topic(known), claimed=table.claimed | claims)
             return table if note is None else table.with_note(note)
 
-        agree(self._wheel, change, stop)
+        # In a fleet, also where nothing changes: what was appended before is committed then, and no
+        # position is stored that another master would not have.
+        agree(self._wheel, change, stop, always=self._member is not None)
         with self._lock:
-            for number in begins:
-                self._sources.pop(Place(known.topic, number), None)
+            for place in places_of(known.topic, begins):
+                self._sources.pop(place, None)
+        if self._member is not None:
+            self._begun.update(places_of(known.topic, begins))
+            self._begins_unstored.update(places_of(known.topic, begins))
         if note is not None:
             self._alarm(note)
         self._report_begins(known, begins)
@@ -440,7 +639,7 @@ class DelayTopicIntake:
     ) -> None:
         """Go on with sources of ``topic`` whose next offset Kafka does not have. Where retention
         has deleted records, the gap is noted and reading goes on behind it. A partition that has
-        become shorter is not read. Errors: ``_MadeAnew``; those of ``agree``."""
+        become shorter is not read. Errors: ``_BeginAnew``; those of ``agree``."""
         self._check_ids(reader, {topic})
         places = [source.place for source in sources]
         earliest, end = reader.offsets(places, EARLIEST_AT), reader.offsets(places, END_AT)
@@ -521,6 +720,9 @@ class DelayTopicIntake:
             self._topic_problems[topic] = problem
 
     def _stopped(self, problem: str) -> None:
+        self._member = None
+        self._disturbed = False
+        self._fleet_state = replace(self._fleet_state, partitions=0, problem=problem)
         with self._lock:
             self._sources.clear()
             self._topic_problems = dict.fromkeys(self._topics, problem)
@@ -574,12 +776,11 @@ class DelayTopicIntake:
 
     def _store(self, reader: SourceReader) -> None:
         """Store all positions in Kafka, also unchanged ones, which would expire otherwise."""
-        offsets = {
-            place: StoredOffset(source.next_offset(self._wheel), source.topic_id)
-            for place, source in self._sources.items()
-            if place in self._reading
-        }
+        offsets = self._positions(self._reading)
         if not offsets:
+            return
+        if self._member is not None:
+            self._member.store(offsets)
             return
         try:
             reader.store(offsets, wait=False)

@@ -57,10 +57,10 @@ class KafkaPythonReader:
         admin_config = for_kafka_python(given, ClientKind.ADMIN) | common
         self._leaders: dict[Place, int] = {}
         """The leaders as of the last ``describe``."""
-        with _reaching():
+        with reaching():
             self._admin = KafkaAdminClient(**{**admin_config, "request_timeout_ms": timeout_ms})
         try:
-            with _reaching():
+            with reaching():
                 self.cluster: str = self._admin.describe_cluster()["cluster_id"] or ""
                 self._consumer = KafkaConsumer(
                     **{
@@ -74,6 +74,9 @@ class KafkaPythonReader:
                         "max_poll_records": RECORDS_MAX,
                         "max_partition_fetch_bytes": 8 << 20,
                         "fetch_max_wait_ms": 100,
+                        # In a session a broker is silent about a partition without new records:
+                        # one that is left and read again would never be known to be at its end.
+                        "enable_incremental_fetch_sessions": False,
                     }
                 )
         except BaseException:
@@ -81,7 +84,7 @@ class KafkaPythonReader:
             raise
 
     def describe(self, topics: Iterable[str]) -> dict[str, DescribedTopic | SourceUnreadable]:
-        with _reaching():
+        with reaching():
             answers = self._admin.describe_topics(list(topics))
         described: dict[str, DescribedTopic | SourceUnreadable] = {}
         for topic in answers:
@@ -105,14 +108,14 @@ class KafkaPythonReader:
         def ask(group: list[Place]) -> dict[Place, int]:
             targets = {TopicPartition(*place): at for place in group}
             try:
-                with _reaching():
+                with reaching():
                     answers = self._admin.list_partition_offsets(
                         targets,
                         isolation_level=_READ_COMMITTED,
                         timeout_ms=int(TIMEOUT_S * 1000),
                     )
             except KafkaError as error:
-                raise SourceUnreadable(_text(error)) from None
+                raise SourceUnreadable(error_text(error)) from None
             return {
                 Place(*target): answer.offset
                 for target, answer in answers.items()
@@ -122,7 +125,7 @@ class KafkaPythonReader:
         return ask_leaders(places, self._leaders, ask)
 
     def every_topic(self) -> list[str]:
-        with _reaching():
+        with reaching():
             names: list[str] = self._admin.list_topics()
             return names
 
@@ -132,7 +135,7 @@ class KafkaPythonReader:
         targets = {self._group: [TopicPartition(*place) for place in places]}
         with self._for_group("its offsets"):
             committed = until_answered(
-                lambda: self._admin.list_group_offsets(targets)[self._group], _passes
+                lambda: self._admin.list_group_offsets(targets)[self._group], passes
             )
         return {
             Place(*target): StoredOffset(offset.offset, offset.metadata or "")
@@ -152,16 +155,16 @@ class KafkaPythonReader:
                     raise error
 
         with self._for_group("a position in it"):
-            until_answered(ask, _passes)
+            until_answered(ask, passes)
 
     @contextmanager
     def _for_group(self, subject: str) -> Iterator[None]:
         try:
-            with _reaching():
+            with reaching():
                 yield
         except KafkaError as error:
             raise SourceUnreadable(
-                f"{subject} of the group {self._group!r}: {_text(error)}"
+                f"{subject} of the group {self._group!r}: {error_text(error)}"
             ) from None
 
     def read(self, offsets: Mapping[Place, int]) -> None:
@@ -221,8 +224,8 @@ class KafkaPythonReader:
         elif target := partition_of(error):
             concerned = {Place(*target)} & assigned
         if not concerned:
-            raise SourceUnreachable(_text(error)) from error
-        reason = _text(error)
+            raise SourceUnreachable(error_text(error)) from error
+        reason = error_text(error)
         if isinstance(error, UnsupportedCodecError):
             reason = f"a codec is not installed: {reason}"
         errors.update((place, SourceUnreadable(reason)) for place in concerned)
@@ -242,7 +245,7 @@ class KafkaPythonReader:
 
 
 @contextmanager
-def _reaching() -> Iterator[None]:
+def reaching() -> Iterator[None]:
     """Translate errors of a call. Errors: ``SourceUnreachable`` when Kafka does not answer; other
     ``KafkaError``s as they are."""
     try:
@@ -250,14 +253,14 @@ def _reaching() -> Iterator[None]:
     except KafkaError as error:
         if not error.retriable or isinstance(error, _PASS):
             raise
-        raise SourceUnreachable(_text(error)) from error
+        raise SourceUnreachable(error_text(error)) from error
     except OSError as error:
-        raise SourceUnreachable(_text(error)) from error
+        raise SourceUnreachable(error_text(error)) from error
 
 
-def _passes(error: Exception) -> bool:
+def passes(error: Exception) -> bool:
     return isinstance(error, _PASS)
 
 
-def _text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     return str(error) or type(error).__name__

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ...policy import deadletters
 from ...policy.deadletters import DEAD_LETTER_TOPIC, letter_headers
 from ...policy.failure import Origin
-from ...policy.headers import ASKS_AGAIN
+from ...policy.headers import ASKS_AGAIN, SOURCE_HEADER
 from ...policy.policyset import PolicySet
 from ...security.rights import EVERYTHING, Operation, Rights
 from ...wheel.checks import bad_rows, is_time
@@ -79,9 +79,11 @@ def rows_of(
     absent: Collection[str] = (),
     rights: Rights = EVERYTHING,
     refused: NameTaken | None = None,
+    of_fleet: bool = False,
 ) -> IntakeRows:
     """Make rows of all ``records`` (at least one). ``source`` is ``topic/partition``. ``refused``:
-    the wheel refuses the only record, so it is a dead letter. A row for one
+    the wheel refuses the only record, so it is a dead letter. ``of_fleet``: rows get the header
+    ``SOURCE_HEADER``. A row for one
     of the topics ``absent`` is a dead letter, unless its record is a retry. A record is one if
     ``rights`` do not let it schedule to each of its topics. The topic of dead letters, to which a
     retry may lead, is the node's choice and not the record's; the topic that such a letter is meant
@@ -120,6 +122,8 @@ def rows_of(
                 rights.demand(Operation.APPEND, chosen_topic)
             # A retry's consumer has gone on: the sink decides when it is due.
             gone = () if again else absent
+            if of_fleet:
+                wheel_rows = [_with_source(row, at) for row in wheel_rows]
             lost |= {number} if any(row.topic in gone for row in wheel_rows) else set()
             made.append([letter(number, row) if row.topic in gone else row for row in wheel_rows])
         except (InvalidMessage, Forbidden) as error:
@@ -208,6 +212,11 @@ def _dead_letter(
         value if "value" in parts else None,
         [*(headers if "headers" in parts else ()), *added],
     )
+
+
+def _with_source(row: Row, at: Origin) -> Row:
+    place = f"{at.topic}/{at.partition}/{at.offset}".encode()
+    return row._replace(headers=[*row.headers, (SOURCE_HEADER, place)])
 
 
 def _meant_for(letter: Row) -> str:

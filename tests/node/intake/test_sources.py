@@ -23,6 +23,7 @@ from slotwheel.broker.sources import (
     StoredOffset,
     Unread,
     as_seen,
+    begin_in_fleet,
     begin_of,
     parse_partitions,
     ranges,
@@ -81,6 +82,55 @@ def test_where_reading_begins(facts: SourceFacts, choice: str | None, begin: int
     else:
         with pytest.raises(NotKnown, match=begin):
             begin_of(facts, choice)
+
+
+OURS, THEIRS = StoredOffset(20, "id"), StoredOffset(20, "")
+
+
+@pytest.mark.parametrize(
+    ("facts", "choice", "next_offset", "begin"),
+    [
+        # Stored by a wheel of the fleet: the further of both, whatever is chosen.
+        (replace(OLD, stored=OURS), None, None, 20),
+        (replace(OLD, stored=OURS), EARLIEST, None, 20),
+        (replace(OLD, stored=OURS), LATEST, 15, 20),
+        (replace(OLD, stored=OURS), None, 31, 31),  # appended, and died before it was stored
+        # Stored by a stranger
+        (replace(OLD, stored=THEIRS), None, None, "20 .*of no wheel.*--delay-from"),
+        (replace(OLD, stored=THEIRS), None, 31, "20 .*of no wheel.*--delay-from"),
+        (replace(OLD, stored=THEIRS), STORED, None, 20),
+        (replace(OLD, stored=THEIRS), STORED, 31, 31),
+        (replace(OLD, stored=THEIRS), EARLIEST, 31, 31),
+        (replace(OLD, stored=THEIRS), LATEST, 31, 50),
+        # Nothing stored, and this wheel has read it: a wheel that makes a fleet
+        (YOUNG, None, 31, 31),
+        (OLD, None, 50, 50),
+        (OLD, None, 30, 30),
+        (OLD, None, 29, "no offset of the fleet any more.*--delay-from stored"),
+        (OLD, STORED, 29, 29),
+        (OLD, EARLIEST, 29, 29),
+        (OLD, LATEST, 29, 50),
+        # Nothing stored, and it has not
+        (YOUNG, None, None, 10),
+        (OLD, None, None, "older than 7 days"),
+        (OLD, EARLIEST, None, 10),
+        (OLD, LATEST, None, 50),
+    ],
+)
+def test_where_a_wheel_of_a_fleet_begins(
+    facts: SourceFacts, choice: str | None, next_offset: int | None, begin: int | str
+) -> None:
+    if isinstance(begin, int):
+        assert begin_in_fleet(facts, choice, "id", next_offset, new=False).offset == begin
+    else:
+        with pytest.raises(NotKnown, match=begin):
+            begin_in_fleet(facts, choice, "id", next_offset, new=False)
+
+
+def test_a_new_partition_is_begun_at_its_first_record_unless_a_wheel_has_stored() -> None:
+    assert begin_in_fleet(OLD, LATEST, "id", None, new=True).offset == 10
+    stored = replace(OLD, stored=OURS)
+    assert begin_in_fleet(stored, LATEST, "id", None, new=True).offset == 20
 
 
 _OFFSETS = st.integers(0, 60)
