@@ -50,7 +50,7 @@ from ..wheel.rows import Content, header_values
 from ..wheel.schema import Int64s
 from ..wire.pool import Pool
 from .file import nodes_of, read_fleet
-from .routing import BUCKETS, Routing, bucket_of, place_of_name
+from .routing import BUCKETS, Routing, bucket_of
 from .wheels import Wheels, WheelState
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ class Fleet:
         place = place_of(ids, topic, name)
         if place:
             answer: tuple[str, str | None] = self._find(
-                place_of_name(place["topic"], place["name"]),
+                place["name"].encode(),
                 lambda wheel: wheel.cancel(**place, topics=topics),
                 lambda answer: answer[0] != UNKNOWN,
             )
@@ -287,7 +287,7 @@ class Fleet:
         place = place_of(message_id, topic, name)
         if place:
             answer: tuple[str, str | None] = self._find(
-                place_of_name(place["topic"], place["name"]),
+                place["name"].encode(),
                 lambda wheel: wheel.reschedule(**place, due=due, delay=delay, topics=topics),
                 lambda answer: answer[0] != UNKNOWN,
             )
@@ -304,7 +304,7 @@ class Fleet:
         ``cancel`` by name."""
         place = place_of(None, topic, name)
         message_id: str | None = self._find(
-            place_of_name(topic, name),
+            name.encode(),
             lambda wheel: wheel.get(**place, topics=topics),
             lambda answer: answer is not None,
         )
@@ -510,7 +510,7 @@ def _bucket(message: Message) -> int:
     """The bucket of a message; ``_NO_KEY``: any wheel may have it, also because its key is none,
     which whichever client gets it will say."""
     if message.name is not None:
-        return bucket_of(f"{message.topic}\n{message.name}".encode(errors="replace"))
+        return bucket_of(str(message.name).encode(errors="replace"))
     key: object = message.key
     if isinstance(key, str):
         key = key.encode(errors="replace")
@@ -534,13 +534,9 @@ def _buckets_of(messages: Sequence[Message]) -> Int64s:
 
 def _buckets(rows: pa.Table) -> Int64s:
     """The buckets of the rows of a table, as of ``_bucket``."""
-    buckets = [
-        _NO_KEY if key is None else crc32(key) & _MASK for key in rows.column("key").to_pylist()
-    ]
+    buckets = [_NO_KEY if key is None else bucket_of(key) for key in rows.column("key").to_pylist()]
     named = header_values(rows.column("headers").combine_chunks(), NAME_HEADER)
     if named is not None:
-        at, names = named
-        topics = rows.column("topic").combine_chunks().take(pa.array(at)).to_pylist()
-        for row, topic, name in zip(at.tolist(), topics, names.to_pylist(), strict=True):
-            buckets[row] = crc32(topic.encode() + b"\n" + (name or b"")) & _MASK
+        for row, name in zip(named[0].tolist(), named[1].to_pylist(), strict=True):
+            buckets[row] = bucket_of(name or b"")
     return np.array(buckets, np.int64)

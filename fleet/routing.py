@@ -7,8 +7,9 @@ bucket moves; when one is left out, only its own buckets move.
 
     key "order-17" -> crc32 -> bucket 40,961 -> highest score: north
 
-A message with a name goes by its topic and name, and not by its key: a name stands for at most one
-pending message of its topic, and only one wheel can watch over that.
+A message with a name goes by its name, and not by its key: a name stands for at most one pending
+message of its topic, and only one wheel can watch over that. The topic does not count, as a message
+with a route has one name for several.
 
 Every client has to choose alike, whatever its version: a change of the hash or of the scores would
 send the keys of one program to another wheel than those of the next. ``tests/fleet`` has their
@@ -49,7 +50,7 @@ class Routing:
         self.owner: list[int] = owner.tolist()
 
     def wheel_of(self, place: bytes) -> str:
-        """The wheel of a key, or of what ``place_of_name`` returns."""
+        """The wheel of a key or a name."""
         return self.wheels[self.owner[bucket_of(place)]]
 
     def ranked(self, place: bytes) -> list[str]:
@@ -60,12 +61,6 @@ class Routing:
 
 def bucket_of(place: bytes) -> int:
     return crc32(place) & (BUCKETS - 1)
-
-
-def place_of_name(topic: str, name: str) -> bytes:
-    """What decides on the wheel of a name. No topic has a line's end in it, so two pairs of topic
-    and name never have one place."""
-    return f"{topic}\n{name}".encode()
 
 
 def _scores(wheel: str, buckets: UInt64s) -> UInt64s:

@@ -15,7 +15,7 @@ from slotwheel import InvalidMessage, Message, UnknownId
 from slotwheel.client.cancels import UNREACHABLE
 from slotwheel.client.receiptfile import RECEIPTS
 from slotwheel.fleet.fleet import Fleet
-from slotwheel.fleet.routing import Routing, place_of_name
+from slotwheel.fleet.routing import Routing
 from slotwheel.wheel.errors import NodeUnreachable
 from slotwheel.wheel.ids import MessageId
 from support.fakefleet import NAMES, fake_wheel
@@ -101,7 +101,7 @@ def test_a_name_decides_before_the_key(fleet: Fleet, wheels: dict[str, FakeWheel
         [second] = fleet.send_many([Message("t", b"2", key="b", name=f"n{number}", delay=60)])
         assert second.before is not None
         assert second.before.id == first.id
-        assert group_of(second.id) == ROUTING.wheel_of(place_of_name("t", f"n{number}"))
+        assert group_of(second.id) == ROUTING.wheel_of(f"n{number}".encode())
         assert fleet.get(topic="t", name=f"n{number}") == second.id
     assert all(values(wheels, name) for name in NAMES)
 
@@ -145,7 +145,7 @@ def test_a_name_is_found_at_whichever_wheel_has_it(
     """As after the fleet has grown: the name leads to another wheel than before."""
     for number in range(12):
         name = f"n{number}"
-        other = ROUTING.ranked(place_of_name("t", name))[2]
+        other = ROUTING.ranked(name.encode())[2]
         message_id = fleet.wheel(other).store("t", b"x", name=name, delay=60)
         assert fleet.get(topic="t", name=name) == message_id
         _, moved = fleet.reschedule(topic="t", name=name, delay=90)
@@ -197,9 +197,7 @@ def test_keys_wait_for_their_wheel_and_names_are_not_said_to_be_unknown(parted: 
         fleet.store("t", b"x", key=key, delay=60)
     with pytest.raises(NodeUnreachable, match="the wheel south"):
         fleet.get(topic="t", name="none")
-    other = next(
-        name for name in map(str, range(100)) if ROUTING.wheel_of(place_of_name("t", name)) != AWAY
-    )
+    other = next(name for name in map(str, range(100)) if ROUTING.wheel_of(name.encode()) != AWAY)
     message_id = fleet.store("t", b"x", name=other, delay=60)
     assert fleet.get(topic="t", name=other) == message_id
 
