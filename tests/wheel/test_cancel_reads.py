@@ -14,7 +14,10 @@ from slotwheel.wheel.due import canceller
 from slotwheel.wheel.due.lines import Lines
 from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.ids import MessageId
+from slotwheel.wheel.names import NAME_HEADER
+from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schema import times
+from slotwheel.wheel.slots.lookup import cancelled_rows
 from slotwheel.wheel.slots.storage import Storage
 from support.damage import flip
 from support.wheels import NOW, Node, master_of
@@ -197,3 +200,31 @@ def test_who_may_move_some_topics_moves_no_other(usual: Node) -> None:
     ids = [first, second]
     answers = usual.blocking(lambda: usual.wheel.cancel(ids, NOW))
     assert answers == [CancelAnswer.CANCELLED] * 2
+
+
+def test_a_message_that_has_a_name_is_cancelled_without_a_look_into_files(
+    usual: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it was not cancelled before is known by its name; of an id slot files are asked."""
+    none = [None, None]
+    headers = [((NAME_HEADER, f"order-{number}"),) for number in range(2)]
+    due = [NOW + 60_000, NOW + 60_001]
+    future = usual.wheel.append(from_columns(due, ["t"] * 2, none, none, [b"v"] * 2, headers), NOW)
+    usual.sync()
+    first, second = usual.ids_of(future.result(0))
+    usual.wheel.spill(NOW, everything=True)
+    asked: list[int] = []
+
+    def counted(storage: Any, due: Any, offset: Any, **given: Any) -> Any:
+        asked.extend(offset.tolist())
+        return cancelled_rows(storage, due, offset, **given)
+
+    monkeypatch.setattr(canceller, "cancelled_rows", counted)
+    by_name = usual.blocking(lambda: usual.wheel.cancel_named("t", "order-0", NOW))
+    assert by_name == (CancelAnswer.CANCELLED, first)
+    assert asked == []
+    assert usual.blocking(lambda: usual.wheel.cancel([second], NOW)) == [CancelAnswer.CANCELLED]
+    assert asked == [second.offset]
+    for name in ("order-0", "order-1"):
+        again = usual.blocking(lambda name=name: usual.wheel.cancel_named("t", name, NOW))
+        assert again == (CancelAnswer.UNKNOWN, None)
