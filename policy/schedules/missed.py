@@ -109,7 +109,7 @@ def plan_runs(
             return RunPlan(
                 tuple(runs), ScheduleProgress(decided_ms, number, passed_over), True, nominal_ms
             )
-        together = _passed_together(schedule, nominal_ms, now_ms)
+        together = passed_together(schedule, nominal_ms, now_ms)
         if together:
             passed_over += together
             decided_ms = nominal_ms + (together - 1) * (schedule.every_ms or 0)
@@ -137,7 +137,7 @@ def run_now(progress: ScheduleProgress, now_ms: int) -> tuple[ScheduledRun, Sche
     return run, replace(progress, runs=run.number, passed_over=0)
 
 
-def _passed_together(schedule: Schedule, nominal_ms: int, now_ms: int) -> int:
+def passed_together(schedule: Schedule, nominal_ms: int, now_ms: int) -> int:
     """How many runs from the one at ``nominal_ms`` on are passed over whatever their jitter, by
     arithmetic. It is 0 with a cron expression, whose runs have no one distance.
 

@@ -39,7 +39,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...policy.schedules.missed import ScheduleProgress, is_passed_over, plan_runs
+from ...policy.schedules.missed import (
+    ScheduleProgress,
+    is_passed_over,
+    passed_together,
+    plan_runs,
+)
 from ...policy.schedules.spec import Schedule
 from ...policy.schedules.successor import due_ms, next_run
 from ...reading.problems import CONSERVATION, Problem
@@ -304,26 +309,36 @@ def _fault_of_successor(schedule: Schedule, before_ms: int, run: RunSeen) -> tup
     expected_ms = next_ms = next_run(schedule, before_ms, runs)
     if expected_ms is None:
         return RUN_AFTER_END, f"its schedule has ended at {_shown(before_ms)}"
-    missed: list[int] = []
-    while next_ms is not None and next_ms < run.nominal and len(missed) < _STEPS_MAX:
-        missed.append(next_ms)
-        next_ms = next_run(schedule, next_ms, runs)
-    if len(missed) == _STEPS_MAX:
+    now_ms, missed, steps = max(run.created, run.clock), 0, 0
+    last_ms = before_ms
+    wanted_ms: int | None = None  # the first run that is not there, and was not missed by then
+    while next_ms is not None and next_ms < run.nominal and steps < _STEPS_MAX:
+        together = passed_together(schedule, next_ms, now_ms)
+        if together and schedule.every_ms is not None:
+            together = min(together, -(-(run.nominal - next_ms) // schedule.every_ms))
+            last_ms = next_ms + (together - 1) * schedule.every_ms
+        else:
+            together, last_ms = 1, next_ms
+            is_missed = is_passed_over(schedule, next_ms, next_run(schedule, next_ms), now_ms)
+            if wanted_ms is None and not is_missed:
+                wanted_ms = next_ms
+        missed, steps = missed + together, steps + 1
+        next_ms = next_run(schedule, last_ms, runs)
+    is_counted = steps < _STEPS_MAX
+    if not is_counted:
         next_ms = next_run(schedule, run.nominal - 1, runs)
     if next_ms != run.nominal:
         if next_ms is None:
-            return RUN_AFTER_END, f"its schedule has ended at {_shown(missed[-1])}"
+            return RUN_AFTER_END, f"its schedule has ended at {_shown(last_ms)}"
         if next_run(schedule, run.nominal - 1) == run.nominal:
             return RUN_TWICE, f"expected that of {_shown(expected_ms)}: this one was there before"
         return WRONG_RUN, f"expected that of {_shown(expected_ms)}"
-    now_ms = max(run.created, run.clock)
-    for at_ms in missed:
-        if not is_passed_over(schedule, at_ms, next_run(schedule, at_ms), now_ms):
-            return RUN_MISSING, f"expected that of {_shown(at_ms)}, which was not missed by then"
-    if run.missed != len(missed) and len(missed) < _STEPS_MAX:
+    if wanted_ms is not None:
+        return RUN_MISSING, f"expected that of {_shown(wanted_ms)}, which was not missed by then"
+    if is_counted and run.missed != missed:
         return WRONG_RUN, (
             f"its header says that {counted(run.missed, 'missed run')} became no message before it;"
-            f" expected {len(missed)}"
+            f" expected {missed}"
         )
     return None
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
-from slotwheel.policy.schedules.spec import Schedule
+from slotwheel.policy.schedules.spec import Missed, Schedule
 from slotwheel.reading.problems import Problem
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.judging.context import Context, Options
@@ -215,6 +215,27 @@ def test_the_newest_run_is_missing_if_the_log_goes_on_without_it(
     assert kinds(found.problems) == blamed
     ended = LoggedEntry(4, [ScheduleDelete("a")])
     assert judged([PUT, fired(2, 1), fired(3, 2), ended], seen).problems == []
+
+
+@pytest.mark.parametrize(
+    ("more", "blamed"), [(0, []), (1, [(WRONG_RUN, 3)]), (-1, [(WRONG_RUN, 3)])]
+)
+def test_the_missed_runs_of_months_are_counted(more: int, blamed: list[tuple[str, int]]) -> None:
+    """By a schedule of each second."""
+    away, schedule = 10_000_000, replace(EVERY, every_ms=1_000, missed=Missed.SKIP)
+    put = LoggedEntry(1, [SchedulePut("a", schedule.encoded(), START_MS)])
+    nominal_ms = START_MS + (away + 1) * 1_000
+    run = FiredRun("a", 1, 2, nominal_ms, nominal_ms, away + more, nominal_ms)
+    first = FiredRun("a", 1, 1, START_MS, START_MS, 0, START_MS)
+    log = [
+        put,
+        LoggedEntry(2, [first], [first], created_ms=START_MS),
+        LoggedEntry(3, [run], [run], created_ms=nominal_ms + 4_500),
+    ]
+    found = judged(log, whole(log))
+    assert kinds(found.problems) == blamed
+    if blamed:
+        assert f"expected {away}" in found.problems[0].text
 
 
 def test_what_is_due_outside_of_the_asked_time_is_not_blamed() -> None:

@@ -216,7 +216,7 @@ def test_runs_that_are_passed_over_together_are_those_that_are_so_one_by_one(
     )
     together = planned(schedule, ScheduleProgress(NOW_MS), NOW_MS + away_ms)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(missed_runs, "_passed_together", lambda *_: 0)
+        patch.setattr(missed_runs, "passed_together", lambda *_: 0)
         assert planned(schedule, ScheduleProgress(NOW_MS), NOW_MS + away_ms) == together
 
 
