@@ -114,7 +114,10 @@ def _ours_among(headers: pa.Array) -> set[str]:
         return set()
     names = headers.flatten().field(0)
     if len(names) > FEW_ROWS:
-        names = names.filter(pc.starts_with(names, RESERVED_PREFIX)).unique()
+        ours = pc.starts_with(names, RESERVED_PREFIX)
+        if not ours.true_count:
+            return set()
+        names = names.filter(ours).unique()
     return {name for name in names.to_pylist() if name and name.startswith(RESERVED_PREFIX)}
 
 

@@ -34,7 +34,7 @@ from .arrowbytes import PlainRow
 from .errors import InvalidMessage
 from .files import Bytes
 from .rows import header_values, taken
-from .schema import Int64s, UInt64s, bounds, distinct, lengths
+from .schema import FEW_ROWS, Int64s, UInt64s, bounds, distinct, lengths
 from .texts import is_utf8, shown_text
 
 NAME_HEADER = "slotwheel-name"
@@ -100,7 +100,9 @@ class NameKeys(list[bytes]):
 
     @property
     def differ(self) -> bool:
-        """True if no key comes twice. Two keys of one first half are taken for one key."""
+        """True if no key comes twice. Of many, two keys of one first half are taken for one key."""
+        if len(self) <= FEW_ROWS:
+            return len(set(self)) == len(self)
         first = np.sort(self.halves[0])
         return not (first[1:] == first[:-1]).any()
 

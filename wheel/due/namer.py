@@ -113,7 +113,7 @@ class Namer:
         rows behind each caller's last one; empty if all of them are one caller's."""
         keys = named.keys
         taken = TakenNames.of(named, due, base_offset)
-        if not places and (len(keys) == 1 or keys.differ):  # the usual case
+        if not places and keys.differ:  # the usual case
             return NameDecisions(taken)
         decided = NameDecisions()
         names: dict[bytes, NamePlace] = {}
