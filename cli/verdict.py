@@ -25,8 +25,8 @@ def print_verdict(verdict: Verdict) -> None:
     if verdict.problems and not verdict.reasons:
         echo("These do not fail the proof:")
     for problem in verdict.problems[:_SHOWN]:
-        place = problem.id or problem.file
-        echo(f"{problem.kind}: {place}: {problem.text}")
+        parts = problem.kind, problem.id or problem.file, problem.text
+        echo(": ".join(part for part in parts if part))
     total = sum(verdict.problem_counts.values())
     if total > _SHOWN:
         further = total - min(_SHOWN, len(verdict.problems))

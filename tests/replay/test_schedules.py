@@ -9,11 +9,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 from crc32c import crc32c
 
+from slotwheel.cli.verdict import print_verdict
 from slotwheel.policy.schedules.spec import Missed, Schedule
+from slotwheel.reading.layout import find
 from slotwheel.reading.problems import Problem
 from slotwheel.replay.facts.summary import FileSummary
 from slotwheel.replay.judging.context import Context, Options
@@ -30,8 +34,11 @@ from slotwheel.replay.judging.schedules import (
     ScheduleEvidence,
     judge_schedule,
 )
+from slotwheel.replay.proof import prove
+from slotwheel.replay.report.verdict import Verdict
 from slotwheel.wheel.schedules import FiredRun, ScheduleDelete, SchedulePut
 from support.factrows import TERMS
+from support.scheduledrun import made_schedules
 from support.schedulelog import (
     NAMES,
     START_MS,
@@ -238,6 +245,18 @@ def test_the_missed_runs_of_months_are_counted(more: int, blamed: list[tuple[str
         assert f"expected {away}" in found.problems[0].text
 
 
+def test_a_schedule_that_never_fired_is_blamed_without_a_message(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    seen = LogSeen((1,), (9,), ((1, 1),), (START_MS - 1_000, START_MS + ALIVE_MS))
+    (problem,) = judged([PUT], seen).problems
+    assert (problem.kind, problem.id, problem.offset) == (RUN_MISSING, "", -1)
+    print_verdict(
+        Verdict(["run missing: 1"], [], {}, {RUN_MISSING: 1}, [problem], False, [], [], [], 1)
+    )
+    assert "\nrun missing: schedule 'a', expected run 1, of 2026" in capsys.readouterr().out
+
+
 def test_what_is_due_outside_of_the_asked_time_is_not_blamed() -> None:
     log = [PUT, fired(2, 1), fired(3, 3)]
     context = context_of(whole(log))
@@ -272,3 +291,14 @@ def test_the_log_of_all_journals() -> None:
     overruled = [(3, 1), (4, 1), (7, 2), (8, 2), (11, 3), (12, 3), (99, 4)]
     assert [log.is_overruled(*place) for place in overruled] == [False, True] * 3 + [False]
     assert not LogSeen.of([]).is_from_the_begin
+
+
+def test_spark_brings_runs_changes_and_state_stores_together(spark: Any, tmp_path: Path) -> None:
+    run = made_schedules()
+    beat = run.runs("beat")[0]
+    found = find(run.write(tmp_path))
+    lost = replace(found, schedules={("beat", beat.put.index): beat.schedule.encoded()})
+    verdict = prove(spark, lost, Options())
+    assert verdict.proven, (verdict.reasons, verdict.problems)
+    total = sum(len(entry.runs) for entry in run.log)
+    assert f"runs of schedules: {total}; that none is missing" in "\n".join(verdict.notes)
