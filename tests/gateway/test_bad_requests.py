@@ -139,7 +139,13 @@ def test_a_key_that_cannot_be_used_stores_nothing(gateway: GatewayProcess, key: 
     assert gateway.get("/v1/status")["accepted"] == before
 
 
-@pytest.mark.parametrize("path", ["/v1/trace/..%2f..%2fetc", "/v1/messages/a/b/c"])
+def test_an_id_with_slashes_is_no_id(gateway: GatewayProcess) -> None:
+    answer = gateway.request("GET", "/v1/trace/..%2f..%2fetc")
+    assert (answer.status_code, answer.json()["code"]) == (422, "unknown-id")
+    assert answer.json()["got"].startswith("'../")
+
+
+@pytest.mark.parametrize("path", ["/v1/trace/a/etc", "/v1/messages/a/b/c"])
 def test_a_path_that_is_not_there_is_answered_with_those_that_are(
     gateway: GatewayProcess, path: str
 ) -> None:
