@@ -57,6 +57,11 @@ class ScheduleTable:
         queued = self._queued.get(name)
         return self._committed.get(name) if queued is None else queued[1]
 
+    def queued_at(self, names: Iterable[str]) -> int:
+        """The index of the last entry that was queued about one of these schedules and is not
+        committed; -1: there is none."""
+        return max((self._queued.get(name, (-1, None))[0] for name in names), default=-1)
+
     def names(self, after: str = "", least: str = "") -> list[str]:
         """The names of all schedules behind ``after`` and not before ``least``, in order."""
         begin = max(bisect_right(self._names, after), bisect_left(self._names, least))

@@ -675,10 +675,25 @@ class Wheel:
         with self._lock:
             return self._schedules.names(after, least)
 
+    def settled_schedules(self, names: Sequence[str]) -> Future[list[StoredSchedule | None]]:
+        """Schedules as of what was queued here last; the future resolves when that is committed.
+        Otherwise an answer could tell of a change that the next master does not have. Errors:
+        ``NotMaster``; ``Overloaded`` for the moment in which an entry has left the queue, and
+        whether it is committed or lost is not known here yet."""
+        with self._lock:
+            _ = self._serving_dispatcher
+            index = self._schedules.queued_at(names)
+            waiting = self._log.awaited(index, early=False)
+            if index >= 0 and waiting is None:
+                raise Overloaded("a schedule is just changing", remedy="Try again in a moment")
+            return _once_committed([self._schedules.get(name) for name in names], waiting)
+
     def change_schedules(
         self, changes: Sequence[tuple[SchedulePut | ScheduleDelete, int | None]], now_ms: int
-    ) -> Future[AppendReceipt]:
-        """Put and delete schedules in one entry; the future resolves when that is committed.
+    ) -> Future[list[StoredSchedule | None]]:
+        """Put and delete schedules in one entry. The future resolves when that is committed, to
+        what each is by this very entry: by the time of the answer somebody else may have changed
+        it, and who got that version would replace a change that he has not seen.
 
         With each change comes the version that its schedule has to have, 0: there must be none;
         None: any. Otherwise two people who look at version 3 would both change it, and the first
@@ -701,8 +716,8 @@ class Wheel:
             queued = self._log.queue(EntryKind.SCHEDULES, payload)
             queued.schedule([change for change, _ in changes])
             self._schedules.queue(queued.schedules, queued.entry.index)
-            receipt = AppendReceipt(queued.entry.base_offset, 0, 0, _NO_ROWS)
-            return queued.wait_for(receipt, early=False).future
+            states = [self._schedules.get(change.name) for change, _ in changes]
+            return _once_committed(states, queued)
 
     def fire(
         self,
@@ -1218,8 +1233,10 @@ class Wheel:
     def close(self) -> None:
         """Refuse further entries and close the files. What was queued and not written is lost, and
         its callers get an error. Call after the threads have stopped."""
-        for queued in self._log.close():
+        left = self._log.close()
+        for queued in left:
             queued.fail(NotRunning("the wheel was closed", remedy="Send it again"))
+        self._give_up(left)
         self._log.journal.close()
         self._storage.close()
         self._state.close()
@@ -1240,6 +1257,26 @@ def _answered_again(
         return waiting.wait_for(receipt, early).future
     future: Future[AppendReceipt] = Future()
     future.set_result(receipt)
+    return future
+
+
+def _once_committed(
+    states: list[StoredSchedule | None], waiting: QueuedEntry | None
+) -> Future[list[StoredSchedule | None]]:
+    """``waiting``: the entry whose commit makes the states true; None: they are."""
+    future: Future[list[StoredSchedule | None]] = Future()
+    future.set_running_or_notify_cancel()  # whoever waits cannot take it back
+
+    def done(error: SlotwheelError | None) -> None:
+        if error is None:
+            future.set_result(states)
+        else:
+            future.set_exception(error)
+
+    if waiting is None:
+        done(None)
+    else:
+        waiting.call(done, early=False)
     return future
 
 

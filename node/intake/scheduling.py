@@ -13,6 +13,12 @@ Rules
   one perhaps in a year.
 - A run that somebody asks for is a message of theirs, and counts for their quota. A schedule's own
   runs are nobody's: a quota that is full stops none of them, and they count among what is pending.
+- While the clock is in doubt nothing that fires is put or resumed, for a schedule begins *now*.
+  *Example.* A machine begins with a clock of last week, and a schedule of each minute is put that
+  makes up ``all``. Once the clock is right, a day of runs would be missed, and made up, which were
+  due before there was such a schedule.
+- An answer tells of what is committed, and one to a change of that very change: its version is what
+  the caller names next time. Otherwise he would replace what somebody else has put meanwhile.
 - ``changed`` gets the name of each schedule that was changed, for the thread that fires them: a
   schedule with a first run in ten seconds must not wait until somebody looks again.
 """
@@ -21,11 +27,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ...policy.schedules.missed import AHEAD_MS, ScheduledRun, ScheduleProgress, run_now
 from ...policy.schedules.runheaders import run_headers
@@ -49,6 +55,7 @@ from .callers import ConnectedCaller
 from .door import Door
 from .ports import Clock
 
+Result = TypeVar("Result")
 CHANGE_S = 10.0
 LISTED_MAX = 1000
 """The most schedules of one page of a list."""
@@ -57,6 +64,7 @@ _LOOKED_MAX = 5000
 _ASKED_WAIT_S = 0.02
 _NEXT_LISTED, _NEXT_SHOWN = 1, 10
 _TRIES = 5
+_SETTLE_S = 0.001
 _NAMED_EVERY_MS, _NAMED_JITTER_MS = 2 * AHEAD_MS, AHEAD_MS - 5_000
 """Limits for a template whose messages have a name; rows are made ``AHEAD_MS`` ahead."""
 
@@ -68,11 +76,13 @@ class ScheduleEngine(Protocol):
     def config(self) -> WheelConfig: ...
     @property
     def mint(self) -> IdMint: ...
+    def check_clock(self, now_ms: int) -> None: ...
     def schedule(self, name: str) -> StoredSchedule | None: ...
     def schedule_names(self, after: str = "", least: str = "") -> list[str]: ...
     def change_schedules(
         self, changes: list[tuple[SchedulePut | ScheduleDelete, int | None]], now_ms: int
-    ) -> Future[Any]: ...
+    ) -> Future[list[StoredSchedule | None]]: ...
+    def settled_schedules(self, names: Sequence[str]) -> Future[list[StoredSchedule | None]]: ...
     def fire(
         self,
         runs: list[FiredRun],
@@ -125,7 +135,7 @@ class ScheduleActions:
     def put(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """Put a schedule, new or in another's place; ``version``: of the one that it replaces, 0:
         there must be none. Errors: ``InvalidMessage``, ``UnknownTopic``, ``ScheduleChanged``,
-        ``Forbidden``."""
+        ``Forbidden``; ``Overloaded``: the clock is in doubt."""
         version = _version_of(fields)
         schedule = Schedule.from_json(fields.get("schedule"))
         now_ms = self._clock()
@@ -136,15 +146,15 @@ class ScheduleActions:
         before = self._engine.schedule(schedule.name)
         if before is not None:
             caller.check(Operation.SCHEDULE_PUT, _topic_of(before))
-            if before.spec == schedule.encoded():
-                return self._shown(schedule.name)  # so a client may ask again
+            if before.spec == schedule.encoded():  # so a client may ask again
+                [settled] = self._settled(schedule.name)
+                if settled is not None and settled.spec == before.spec:
+                    return self._shown(settled)
             version = before.version if version is None else version
         else:
             version = version or 0
         self._check_topic(schedule.template.topic)
-        change = SchedulePut(schedule.name, schedule.encoded(), now_ms)
-        self._change(change, version, now_ms)
-        return self._shown(schedule.name)
+        return self._shown(self._store(schedule, version, now_ms))
 
     def list(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """A page of schedules in the order of their names, behind the name ``after``. The answer's
@@ -164,10 +174,12 @@ class ScheduleActions:
             )
         shown: list[dict[str, Any]] = []
         nbytes, passed = 0, ""
-        for looked, name in enumerate(self._engine.schedule_names(after, prefix)):
+        names = self._engine.schedule_names(after, prefix)
+        for looked, (name, state) in enumerate(
+            zip(names, self._settled_in_turn(names), strict=False)
+        ):
             if not name.startswith(prefix):
                 break
-            state = self._engine.schedule(name)
             if state is None:  # deleted meanwhile
                 continue
             sends_to = _topic_of(state)
@@ -184,16 +196,16 @@ class ScheduleActions:
     def show(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         """One schedule, with its next runs. Errors: ``UnknownSchedule``."""
         name = _name_of(fields)
-        state = self._engine.schedule(name)
+        [state] = self._settled(name)
         if state is None or not _may_read(caller, state):
             raise UnknownSchedule.of(name)
-        return {"schedule": self._view(state, _NEXT_SHOWN)}
+        return self._shown(state)
 
     def pause(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
         return self._set_paused(caller, fields, Operation.SCHEDULE_PAUSE, paused=True)
 
     def resume(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
-        """Go on with what is due from now on."""
+        """Go on with what is due from now on. Errors: as of ``put``."""
         return self._set_paused(caller, fields, Operation.SCHEDULE_RESUME, paused=False)
 
     def delete(self, caller: ConnectedCaller, fields: dict[str, Any]) -> dict[str, Any]:
@@ -273,17 +285,19 @@ class ScheduleActions:
         for attempt in range(_TRIES):
             state = self._permitted(caller, fields, operation)
             schedule = schedule_of(state.spec)
-            if schedule.paused == paused:
-                break
-            now_ms = self._clock()
-            change = SchedulePut(name, schedule.pausing(paused).encoded(), now_ms)
             try:
-                self._change(change, state.version, now_ms)
-                break
+                if schedule.paused != paused:
+                    changed = self._store(schedule.pausing(paused), state.version, self._clock())
+                    return self._shown(changed)
+                [settled] = self._settled(name)
+                if settled is not None and settled.version == state.version:
+                    return self._shown(settled)
+                there = 0 if settled is None else settled.version
+                raise ScheduleChanged.of(name, there, state.version)
             except ScheduleChanged:
                 if attempt == _TRIES - 1:
                     raise
-        return self._shown(name)
+        raise AssertionError("the last try returns or raises")
 
     def _permitted(
         self, caller: ConnectedCaller, fields: dict[str, Any], operation: Operation
@@ -294,6 +308,8 @@ class ScheduleActions:
         name, version = _name_of(fields), _version_of(fields)
         state = self._engine.schedule(name)
         if state is None:
+            [state] = self._settled(name)  # it may have been deleted, and not be yet
+        if state is None:
             raise UnknownSchedule.of(name)
         topic = _topic_of(state)
         if not caller.rights.may(operation, topic) and not _may_read(caller, state):
@@ -303,14 +319,47 @@ class ScheduleActions:
             raise ScheduleChanged.of(name, state.version, version)
         return state
 
+    def _store(self, schedule: Schedule, version: int | None, now_ms: int) -> StoredSchedule:
+        if not schedule.paused:
+            self._engine.check_clock(now_ms)
+        change = SchedulePut(schedule.name, schedule.encoded(), now_ms)
+        state = self._change(change, version, now_ms)
+        assert state is not None
+        return state
+
     def _change(
         self, change: SchedulePut | ScheduleDelete, version: int | None, now_ms: int
-    ) -> None:
-        _result(self._engine.change_schedules([(change, version)], now_ms))
+    ) -> StoredSchedule | None:
+        """The schedule by this very change, once it is committed."""
+        future = self._engine.change_schedules([(change, version)], now_ms)
+        [state] = _result(future)
         self._changed.append(change.name)
+        return state
+
+    def _settled(self, *names: str) -> Sequence[StoredSchedule | None]:
+        """What these are, once that is committed."""
+        deadline = time.monotonic() + CHANGE_S
+        while True:
+            try:
+                return _result(self._engine.settled_schedules(names))
+            except Overloaded:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_SETTLE_S)
+
+    def _settled_in_turn(self, names: Sequence[str]) -> Iterator[StoredSchedule | None]:
+        for start in range(0, len(names), LISTED_MAX):
+            yield from self._settled(*names[start : start + LISTED_MAX])
 
     def _check_jitter(self, schedule: Schedule) -> None:
         limit_ms = self._engine.config.horizon_ms - AHEAD_MS
+        if limit_ms < 0:
+            raise InvalidMessage(
+                f"schedule {schedule.name!r}: messages are made {AHEAD_MS} ms before they are due",
+                got=f"a horizon of {self._engine.config.horizon_ms} ms",
+                limit=f"{AHEAD_MS} ms at least",
+                remedy="Start the nodes with --slots 30 or more",
+            )
         if schedule.jitter_ms > limit_ms:
             raise InvalidMessage(
                 f"schedule {schedule.name!r}, jitter_ms",
@@ -319,10 +368,7 @@ class ScheduleActions:
                 remedy="Write it shorter, or start the nodes with a longer --horizon",
             )
 
-    def _shown(self, name: str) -> dict[str, Any]:
-        state = self._engine.schedule(name)
-        if state is None:  # deleted meanwhile
-            raise UnknownSchedule.of(name)
+    def _shown(self, state: StoredSchedule) -> dict[str, Any]:
         return {"schedule": self._view(state, _NEXT_SHOWN)}
 
     def _view(self, state: StoredSchedule, count: int) -> dict[str, Any]:
@@ -346,7 +392,7 @@ class ScheduleActions:
         }
 
 
-def _result(future: Future[Any]) -> Any:
+def _result(future: Future[Result]) -> Result:
     try:
         return future.result(CHANGE_S)
     except TimeoutError:

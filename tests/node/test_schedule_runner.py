@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ from slotwheel.node.metrics import Metrics
 from slotwheel.node.schedulerunner import ScheduleRunner
 from slotwheel.policy.schedules.spec import Schedule
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import InvalidMessage
+from slotwheel.wheel.errors import InvalidMessage, Overloaded, SlotwheelError
 from slotwheel.wheel.schedules import FiredRun, SchedulePut
 from support.wheels import Node, master_of
 
@@ -42,9 +42,9 @@ class Alarms(NodeEvents):
 class Rig:
     """A node's schedules without its threads."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, config: WheelConfig = WheelConfig()) -> None:  # noqa: B008
         self.now_ms = START_MS
-        self.node = Node(path, WheelConfig(), self.now_ms)
+        self.node = Node(path, config, self.now_ms)
         self.events = Alarms()
         self.left: list[tuple[int, dict[str, Any]]] = []
         """When each message left, and its headers of a schedule."""
@@ -175,6 +175,32 @@ def test_a_clock_that_goes_ahead_makes_the_runs_between_missed_ones(rig: Rig) ->
     assert rig.runs()[1:] == [(2, 1, 0), (3, 11, 9), (4, 12, 0)]
 
 
+def test_a_schedule_does_not_begin_by_a_clock_that_is_in_doubt(rig: Rig) -> None:
+    """Else all that was due between the wrong time and the right one would be missed."""
+    rig.put(every_ms=60_000, missed="all")
+    rig.pass_time(60_000, 10_000)
+    rig.do("pause", name="s")
+    right_ms, rig.now_ms = rig.now_ms, rig.now_ms - 7 * 24 * HOUR_MS
+    rig.node.wheel.doubts = lambda now_ms: Overloaded("behind") if now_ms < right_ms else None
+    acts: list[Callable[[], Any]] = [
+        lambda: rig.put(name="new", every_ms=60_000, missed="all"),
+        lambda: rig.do("resume", name="s"),
+        lambda: rig.do("run", name="s"),
+    ]
+    for act in acts:
+        with pytest.raises(Overloaded, match="behind"):
+            act()
+    rig.put(name="paused", every_ms=60_000, paused=True)
+    rig.now_ms = right_ms
+    rig.do("resume", name="paused")
+    rig.do("resume", name="s")
+    rig.put(name="new", every_ms=60_000, missed="all")
+    rig.left.clear()
+    rig.pass_time(120_000, 10_000)
+    assert all(missed == 0 and minute >= 1 for _, minute, missed in rig.runs()), rig.runs()
+    assert {headers[""] for _, headers in rig.left} == {b"new", b"paused", b"s"}
+
+
 def test_every_second_is_fired_in_time_and_once(rig: Rig) -> None:
     rig.put(every_ms=1_000)
     rig.pass_time(90_000)
@@ -291,6 +317,52 @@ def test_a_run_expires_by_its_due_time_however_late_it_is_made_up(rig: Rig) -> N
     assert len(late) == 2, "of the two that are older than an hour the sink makes dead letters"
 
 
+def test_the_answer_to_a_change_is_of_that_change_and_not_of_the_next_one(rig: Rig) -> None:
+    """Else who puts with the version of his answer would replace what he has not seen."""
+    specs = [b'{"name":"s","every_ms":%d000,"template":{"topic":"t"}}' % ms for ms in (1, 2)]
+    wheel = rig.node.wheel
+    futures = [
+        wheel.change_schedules([(SchedulePut("s", spec, rig.now_ms), None)], rig.now_ms)
+        for spec in specs
+    ]
+    rig.node.sync()
+    states = [future.result(0)[0] for future in futures]
+    assert [state and state.spec for state in states] == specs
+    assert states[1] == wheel.schedule("s")
+    versions = [0 if state is None else state.version for state in states]
+    assert 0 < versions[0] < versions[1]
+
+
+def test_what_is_there_already_is_answered_once_it_is_committed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put that comes again finds the first one, which a full disk may yet take back."""
+    wheel, log = rig.node.wheel, cast(Any, rig.node.wheel)._log
+    rig.put(every_ms=60_000)
+    spec = b'{"name":"s","every_ms":2000,"template":{"topic":"t"}}'
+
+    def put() -> Any:
+        return wheel.change_schedules([(SchedulePut("s", spec, rig.now_ms), None)], rig.now_ms)
+
+    def full(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    put()
+    lost = wheel.settled_schedules(["s"])
+    with monkeypatch.context() as patch:
+        patch.setattr(log.journal, "append", full)
+        assert not lost.done()
+        wheel.write_pending(0)
+    assert isinstance(lost.exception(0), SlotwheelError)
+    put()
+    kept = wheel.settled_schedules(["s"])
+    assert not kept.done()
+    rig.node.sync()
+    [state] = kept.result(0)
+    assert state is not None
+    assert state.spec == spec
+
+
 def test_a_count_ends_a_schedule(rig: Rig) -> None:
     rig.put(every_ms=1_000, count=3)
     rig.pass_time(10_000)
@@ -365,6 +437,13 @@ def test_a_schedule_that_could_not_be_fired_is_refused(
 ) -> None:
     with pytest.raises(InvalidMessage, match=match):
         rig.put(**fields)
+
+
+def test_a_horizon_of_less_than_half_a_minute_takes_no_schedule(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, WheelConfig(slots=29))
+    with pytest.raises(InvalidMessage, match="a horizon of 29000 ms; limit 30000 ms at least"):
+        rig.put(every_ms=1_000)
+    rig.node.close()
 
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
