@@ -252,6 +252,7 @@ class DelayTopicIntake:
     def _read(self, reader: SourceReader, stop: threading.Event) -> None:
         self._reading.clear()
         self._begun.clear()
+        self._disturbed = False
         self._next_check = self._next_commit = 0.0
         whole = True
         while not stop.is_set():
@@ -307,56 +308,62 @@ class DelayTopicIntake:
     def _shared(self, reader: SourceReader, stop: threading.Event) -> bool:
         """Take part in the group. Returns True when this wheel may read the partitions that it was
         given; else False, after a moment. Errors: ``FleetLost``."""
-        member, fleet = self._member, self._fleet
-        if member is None or fleet is None:
+        member = self._member
+        if member is None:
             return True
-        state = self._fleet_state
         if time.monotonic() >= self._next_watch:
             self._next_watch = time.monotonic() + WATCH_INTERVAL_S
-            seen = member.watch()
-            problem = disturbance(seen, FleetName(fleet.name, fleet.wheel, self._table.identity))
-            if problem and problem != state.problem:
-                self._events.alarm("delay-fleet-disturbed", fleet=fleet.name, reason=problem)
-            if self._disturbed and not problem and member.generation >= 0:
-                raise _BeginAnew  # it may have been put out meanwhile
-            self._disturbed = bool(problem)
-            if problem:
-                state = replace(state, problem=problem)
-            state = replace(state, members=tuple(sorted(one.instance for one in seen)))
-            self._fleet_state = state
+            self._watch(member)
         if self._disturbed:
             self._let_go(reader)
             if member.generation < 0 or member.turn(POLL_S):
                 stop.wait(POLL_S)
             return False
-        if member.shared and member.generation >= 0 and not state.problem:
-            member.turn(0)
-        else:
+        goes_on = member.shared and member.generation >= 0
+        if not member.turn(0 if goes_on else POLL_S):
             self._let_go(reader)
-            if not member.turn(POLL_S):
-                self._fleet_state = replace(state, problem=_SHARING)
-                return False
-        if self._generation != member.generation or state.problem:
+            self._fleet_state = replace(self._fleet_state, problem=_SHARING)
+            return False
+        if self._generation != member.generation or self._fleet_state.problem:
             self._let_go(reader)
-            self._generation = member.generation
-            self._fleet_state = replace(
-                state,
-                partitions=len(member.places),
-                shared=state.shared + 1,
-                shared_at_ms=self._clock(),
-                problem="",
-            )
-            self._events.event(
-                "delay-fleet-shared",
-                fleet=fleet.name,
-                generation=member.generation,
-                partitions=", ".join(
-                    f"{topic}/{ranges(self._given(topic))}"
-                    for topic in self._topics
-                    if self._given(topic)
-                ),
-            )
+            self._begin_share(member)
         return True
+
+    def _watch(self, member: FleetMember) -> None:
+        """Look who is in the group. Errors: ``_BeginAnew`` when somebody who disturbed it is gone:
+        this wheel may have been put out meanwhile."""
+        assert self._fleet is not None
+        seen = member.watch()
+        name = FleetName(self._fleet.name, self._fleet.wheel, self._table.identity)
+        problem = disturbance(seen, name)
+        if problem and problem != self._fleet_state.problem:
+            self._events.alarm("delay-fleet-disturbed", fleet=name.fleet, reason=problem)
+        if self._disturbed and not problem and member.generation >= 0:
+            raise _BeginAnew
+        self._disturbed = bool(problem)
+        self._fleet_state = replace(
+            self._fleet_state,
+            members=tuple(sorted(other.instance for other in seen)),
+            problem=problem or self._fleet_state.problem,
+        )
+
+    def _begin_share(self, member: FleetMember) -> None:
+        self._generation = member.generation
+        state = self._fleet_state
+        self._fleet_state = replace(
+            state,
+            partitions=len(member.places),
+            shared=state.shared + 1,
+            shared_at_ms=self._clock(),
+            problem="",
+        )
+        given = {topic: ranges(self._given(topic)) for topic in self._topics}
+        self._events.event(
+            "delay-fleet-shared",
+            fleet=state.fleet,
+            generation=member.generation,
+            partitions=", ".join(f"{topic}/{text}" for topic, text in given.items() if text),
+        )
 
     def _given(self, topic: str) -> list[int]:
         """The partitions of a topic that the fleet gave to this wheel."""
@@ -379,7 +386,7 @@ class DelayTopicIntake:
         ``FleetLost`` unless it is certain that this wheel is a member."""
         if self._member is None:
             return True
-        self._member.confirm(self._positions(self._reading))
+        self._member.confirm(self._positions(self._begun))
         return self._member.shared
 
     def _positions(self, places: Iterable[Place]) -> dict[Place, StoredOffset]:
@@ -624,6 +631,8 @@ class DelayTopicIntake:
             number = old.number(partition)
             first = max(self._wheel.source_position(number) + 1, begin)
             end = self._ends.pop((old.topic_id, number), None)
+            if end is None and self._member is not None:
+                continue  # another wheel of the fleet has read it since
             if end is None or end > first:
                 unread.append(Unread(partition, first, None if end is None else end - 1))
         return Note(MADE_ANEW, self._clock(), old.topic, old.topic_id, tuple(unread))

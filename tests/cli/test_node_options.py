@@ -249,6 +249,7 @@ PEERS_TLS = (*PEERS_CA, "--peer-cert", "policies.toml")
 NEEDS = {
     "accept-repeats": ("--delivery", "exactly-once"),
     "delay-topic": ("--bootstrap", "k:1"),
+    "delay-fleet": ("--bootstrap", "k:1", "--delay-topic", "t"),
     "kafka": ("--bootstrap", "k:1"),
     "client-ca": ("--tls-cert", "policies.toml"),
     "peer": ("--node-id", "n"),

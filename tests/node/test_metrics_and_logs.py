@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -178,6 +178,13 @@ def test_settings_that_contradict_each_other() -> None:
         NodeConfig(data, kafka_settings={"acks": "all"})
     with pytest.raises(InvalidConfiguration, match="--delay-partitions"):
         NodeConfig(data, delay_partitions=(0, -1))
+    with pytest.raises(InvalidConfiguration, match="a fleet shares delay topics"):
+        NodeConfig(data, delay_fleet="fleet")
+    shared: Any = {"bootstrap": "b:1", "delay_topics": ("delays",)}
+    with pytest.raises(InvalidConfiguration, match=r"'a/b'.*--delay-fleet"):
+        NodeConfig(data, **shared, delay_fleet="a/b")
+    with pytest.raises(InvalidConfiguration, match=r"--delay-partitions 0-1"):
+        NodeConfig(data, **shared, delay_fleet="fleet", delay_partitions=(0, 1))
     with pytest.raises(InvalidConfiguration, match="--delay-from"):
         NodeConfig(data, delay_from="middle")
     with pytest.raises(InvalidMessage, match="topic"):
