@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
@@ -20,7 +20,7 @@ from slotwheel.broker.sources import Place, StoredOffset
 from slotwheel.node.intake import delay_topic
 from slotwheel.node.intake.confluent_reader import ConfluentReader
 from slotwheel.node.intake.delay_topic import DelayTopicIntake
-from slotwheel.node.intake.fleet import Fleet, FleetName, SeenMember, disturbance
+from slotwheel.node.intake.fleet import Fleet, FleetLost, FleetName, SeenMember, disturbance
 from slotwheel.node.intake.kafka_member import KafkaFleetMember
 from slotwheel.node.intake.kafka_reader import KafkaPythonReader
 from slotwheel.node.intake.source_reader import SourceReader
@@ -113,6 +113,15 @@ def taken(*wheels: SharingWheel) -> Counter[int]:
     return Counter(chain.from_iterable(wheel.numbers() for wheel in wheels))
 
 
+def sources_of(wheel: SharingWheel, numbers: Collection[int]) -> dict[int, str]:
+    """By record what its message's header says of where it stood."""
+    sources = {}
+    for row in wheel.wheel.rows:
+        headers = {header["key"]: header["value"] for header in row["headers"]}
+        sources[int(row["value"])] = headers["slotwheel-source"].decode()
+    return {number: sources[number] for number in numbers}
+
+
 def ready(*wheels: SharingWheel) -> bool:
     return not any(wheel.intake.unready() for wheel in wheels)
 
@@ -155,10 +164,8 @@ def test_clean_hand_overs_are_exact(broker: Cluster, topic: TopicFactory, reader
     for wheel in wheels:
         assert wheel.numbers()
         assert not wheel.events.alarms
-    row = first.wheel.rows[0]
-    places = {header["key"]: header["value"] for header in row["headers"]}
-    number = int(row["value"])
-    assert places["slotwheel-source"] == f"{delays}/{number % 4}/{number // 4}".encode()
+    sources = {number: f"{delays}/{number % 4}/{number // 4}" for number in first.numbers()}
+    assert sources_of(first, sources) == sources
 
 
 NAME = FleetName("fleet", "a", "1234")
@@ -215,6 +222,45 @@ def test_a_wheel_that_is_put_out_throws_away_what_it_has_read(
                 eventually(lambda: taken(first, second).total() >= 2000)
     assert taken(first, second) == Counter(range(2000))
     assert len(taken(first)) == 500
+
+
+def test_what_was_appended_and_not_stored_comes_twice_from_one_source(
+    broker: Cluster, topic: TopicFactory
+) -> None:
+    """A wheel dies between its append and the store, for longer than its session. When it comes
+    back it goes on at what the other wheel has stored since."""
+    delays = topic("delays", PARTITIONS)
+    first, second = (SharingWheel(broker, delays, delays, name, "kafka-python") for name in "ab")
+    dies, lies_dead = threading.Event(), threading.Event()
+
+    def die(_: Mapping[Place, StoredOffset]) -> None:
+        dies.set()
+        assert lies_dead.wait(60)
+        raise FleetLost("it has died")
+
+    with KafkaProducer(bootstrap_servers=broker.bootstrap) as producer, started(first):
+        eventually(lambda: first.partitions() == PARTITIONS)
+        produce(producer, delays, range(1000))
+        eventually(lambda: taken(first).total() == 1000)
+        eventually(lambda: ready(first))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(first.members[-1], "store", die)
+            produce(producer, delays, range(1000, 2000))
+            assert dies.wait(60)
+            twice = {number for number in taken(first) if number >= 1000}
+            first.members[-1].leave()  # as the broker does when the session is over
+            with started(second):
+                eventually(lambda: taken(second).total() == 1000)
+                lies_dead.set()
+                eventually(lambda: first.partitions() == second.partitions() == 2)
+                produce(producer, delays, range(2000, 3000))
+                eventually(lambda: len(taken(first, second)) == 3000)
+    counts = taken(first, second)
+    assert {number for number, count in counts.items() if count > 1} == twice
+    assert set(counts.values()) == {1, 2}
+    assert [sources_of(wheel, twice) for wheel in (first, second)] == [
+        {number: f"{delays}/{number % 4}/{number // 4}" for number in twice}
+    ] * 2
 
 
 def test_peers_hand_the_membership_on_at_once(broker: Cluster, topic: TopicFactory) -> None:
