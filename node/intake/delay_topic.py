@@ -22,6 +22,8 @@ Rules
   read.
 - A source that has been silent for ``SILENT_CHECKS`` counts as not read, though its client reports
   no error: its leader may answer nobody while all others do.
+- While the group is emptied (``slotwheel drain``) nothing is read: in a fleet the other wheels get
+  its partitions.
 - No exception ends the loop: one bad topic would stop all others for good.
 - In a fleet (``fleet.py``) a source is one that the group gave to this wheel, begins anew
   after each sharing, and has its position stored after each append: whoever is given it next begins
@@ -91,6 +93,7 @@ _BUSY_SHARE = 0.1
 """The weight of a check at which other sources gave records: this one may have had no turn."""
 
 _SHARING = "the wheels of the fleet are sharing the partitions out"
+_EMPTIED = "the wheel is emptied, and takes no new messages"
 _NO_LEADER = "the partition has no leader"
 _NO_ANSWER = "the partition's leader does not answer"
 _NO_RECORDS = "the partition has records, and its leader returns none"
@@ -195,7 +198,10 @@ class DelayTopicIntake:
         )
 
     def unready(self) -> list[str]:
-        """The reasons for which sources are not read; empty if all are."""
+        """The reasons for which sources are not read; empty if all are, or none is to be, as the
+        group is emptied."""
+        if self._wheel.draining:
+            return []
         if self._fleet is not None and (problem := self._fleet_state.problem):
             return [f"the fleet {self._fleet.name!r} gives this wheel no partitions: {problem}"]
         reasons: dict[tuple[str, str], list[int]] = {}
@@ -223,6 +229,10 @@ class DelayTopicIntake:
     def run(self, stop: threading.Event) -> None:
         """Read until ``stop`` is set; returns about half a second later."""
         while not stop.is_set():
+            if self._wheel.draining:
+                self._stopped(_EMPTIED)
+                stop.wait(CHECK_INTERVAL_S)
+                continue
             try:
                 with ExitStack() as opened:
                     reader = opened.enter_context(closing(self._open_reader()))
@@ -255,7 +265,7 @@ class DelayTopicIntake:
         self._disturbed = False
         self._next_check = self._next_commit = 0.0
         whole = True
-        while not stop.is_set():
+        while not stop.is_set() and not self._wheel.draining:
             if not self._shared(reader, stop):
                 continue
             self._appender.time()
@@ -397,13 +407,14 @@ class DelayTopicIntake:
         }
 
     def _part_from(self, member: FleetMember, reader: SourceReader, whole: bool) -> None:
-        """Store where this wheel has come to, and leave the group if it has no peers."""
+        """Store where this wheel has come to, and leave the group if it has no peers, or is
+        emptied."""
         assert self._fleet is not None
         if self._appender.settled and member.generation >= 0 and member.shared:
             if whole:
                 self._mark_returned(reader)
             member.store(self._positions(self._reading))
-        if self._fleet.alone:
+        if self._fleet.alone or self._wheel.draining:
             member.leave()
 
     # What there is to read

@@ -335,3 +335,27 @@ def test_a_stranger_stops_the_reading_until_it_is_gone(
         eventually(lambda: reason in str(wheel.intake.unready()))
         eventually(lambda: taken(wheel).total() == 750)
     assert set(taken(wheel).values()) == {1}
+
+
+def test_a_wheel_that_is_emptied_lets_the_others_have_its_partitions(
+    broker: Cluster, topic: TopicFactory
+) -> None:
+    name, fleet = topic("delays", PARTITIONS), topic("fleet")
+    north = SharingWheel(broker, name, fleet, "north", "kafka-python", alone=False)
+    south = SharingWheel(broker, name, fleet, "south", "kafka-python", alone=False)
+    with (
+        closing(KafkaProducer(bootstrap_servers=broker.bootstrap)) as producer,
+        started(north, south),
+    ):
+        eventually(lambda: ready(north, south) and north.partitions() == PARTITIONS // 2)
+        produce(producer, name, range(100))
+        eventually(lambda: len(taken(north, south)) == 100)
+        north.wheel.draining = {"since_ms": now_ms()}
+        eventually(lambda: south.partitions() == PARTITIONS)
+        assert ready(north)
+        produce(producer, name, range(100, 200))
+        eventually(lambda: len(taken(north, south)) == 200)
+        assert set(taken(north, south).values()) == {1}
+        assert max(north.numbers()) < 100
+        north.wheel.draining = {}
+        eventually(lambda: north.partitions() == PARTITIONS // 2)
