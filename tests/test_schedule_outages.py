@@ -1,31 +1,38 @@
-"""Schedules whose nodes were away for three hours, in the night in which clocks are set ahead:
-under each rule of missed runs exactly those become rows that a model names, which knows the rules
-from the documentation; and each row is delivered.
+"""Schedules whose nodes were away for three hours, in the night in which clocks are set ahead, or
+whose own clocks stepped: under each rule of missed runs exactly those become rows that a model
+names, which knows the rules from the documentation; and each row is delivered.
+
+Steps of other sizes: ``python -m pytest -m soak tests/test_schedule_outages.py``
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from slotwheel.client import Client, Message
+from slotwheel.wheel.errors import Overloaded
 from slotwheel.wheel.schedules import FiredRun
 from support.firedruns import delivered_runs, logged, wrong_by_the_log, wrong_deliveries
-from support.peers import PEERS, Peers
+from support.nodeprocess import run_cli
+from support.peers import PEERS, PeerProcess, Peers
 from support.scheduletimes import Expected, Span, expected_runs
 from support.waiting import eventually, now_ms
 from support.wallclock import WallClock
 
 TOPIC = "beats"
-HOUR_MS = 3_600_000
+MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 STEP_MS = 20_000
 """A node makes rows half a minute ahead, so it may sleep for so long and misses nothing."""
 PROBE = "~"
-"""A schedule of each second, the last one of those that are looked at together."""
+"""Names of schedules begin so that are looked at behind all others that are looked at then."""
 
 
 def at(hour: int, minute: int, second: int = 0) -> int:
@@ -63,6 +70,18 @@ SCHEDULES: dict[str, dict[str, Any]] = {
     for kind, rhythm in KINDS.items()
     for missed, catch_up_ms in RULES
 }
+BEATS = [
+    {"name": f"{PROBE}{missed}", "every_ms": ms, "missed": missed, "template": {"topic": TOPIC}}
+    for missed, ms in (("skip", 1000), ("all", 5000), ("last", 5000))
+]
+"""Of these the log says whether a run was skipped or doubled; how many of them were missed depends
+on the second in which a clock steps. The first is the probe."""
+STEPS = [
+    pytest.param(1000, id="1s", marks=pytest.mark.soak),
+    pytest.param(HOUR_MS - 1000, id="59m59s", marks=pytest.mark.soak),
+    pytest.param(3 * HOUR_MS, id="3h"),
+    pytest.param(48 * HOUR_MS, id="2d", marks=pytest.mark.soak),
+]
 
 
 class Night:
@@ -75,6 +94,8 @@ class Night:
         variables = dict(zip(names, (clock.variables for clock in self._clocks), strict=True))
         self.peers = Peers(path, *options, names=names, variables=variables)
         self.spans: list[Span] = []
+        self._paused_ms = 0
+        self._pause: Span | None = None
         self._begun_ms = self.now_ms
 
     @property
@@ -86,9 +107,8 @@ class Night:
             clock.sleep(ms)
 
     def put(self) -> None:
-        probe = {"name": PROBE, "every_ms": 1000, "missed": "skip", "template": {"topic": TOPIC}}
         with Client(self.peers.addresses) as client:
-            for schedule in (*SCHEDULES.values(), probe):
+            for schedule in (*SCHEDULES.values(), *BEATS):
                 client.schedules.put(schedule)
 
     def go_on_until(self, ms: int) -> None:
@@ -99,6 +119,10 @@ class Night:
                 _wait_until_looked_at(client, self.now_ms)
 
     def set_paused(self, *, paused: bool) -> None:
+        if paused:
+            self._paused_ms = self.now_ms
+        else:
+            self._pause = Span(self._paused_ms, self.now_ms)
         with Client(self.peers.addresses) as client:
             act = client.schedules.pause if paused else client.schedules.resume
             for name in SCHEDULES:
@@ -107,24 +131,51 @@ class Night:
 
     def be_away(self, ms: int) -> None:
         """Kill all, and start them after that time."""
-        self.spans.append(Span(self._begun_ms, self.now_ms))
+        self.end()
         for node in self.peers.nodes.values():
             node.kill()
         self.sleep(ms)
-        self._begun_ms = self.now_ms
+        self.begin()
         self.peers.start()
+
+    def step(self, ms: int) -> None:
+        """The wall clocks are set by so much."""
+        self.end()
+        self.set_clocks(ms)
+        self.begin()
+
+    def set_clocks(self, ms: int) -> None:
+        for clock in self._clocks:
+            clock.set(clock.offset_ms + ms)
+
+    def begin(self) -> None:
+        """Somebody is there from now on."""
+        self._begun_ms = self.now_ms
 
     def end(self) -> None:
         self.spans.append(Span(self._begun_ms, self.now_ms))
+
+    def fired(self) -> int:
+        """How many runs became rows so far."""
+        with Client(self.peers.addresses) as client:
+            return sum(shown["runs"] for shown in client.schedules.list())
+
+    def assert_nothing_fires(self) -> None:
+        """For some seconds, in each of which a node looks at what is to become a row."""
+        before = self.fired()
+        time.sleep(2.5)
+        assert self.fired() == before
 
     def delivered(self) -> Counter[FiredRun]:
         return delivered_runs([node.data for node in self.peers.nodes.values()], TOPIC)
 
     def expected(self) -> dict[str, list[Expected]]:
-        pause = Span(PAUSED_MS, RESUMED_MS)
         return {
             name: expected_runs(
-                schedule, BEGIN_MS, self.spans, pause if name.startswith("paused-") else None
+                schedule,
+                BEGIN_MS,
+                self.spans,
+                self._pause if name.startswith("paused-") else None,
             )
             for name, schedule in SCHEDULES.items()
         }
@@ -149,7 +200,7 @@ def _wait_until_looked_at(client: Client, at_ms: int) -> None:
     """Until all schedules were looked at since then."""
 
     def is_done() -> bool:
-        last = client.schedules.get(PROBE)["last"]
+        last = client.schedules.get(f"{PROBE}skip")["last"]
         return last is not None and int(last["nominal_ms"]) >= at_ms + 25_000
 
     eventually(is_done, every_s=0.1)
@@ -158,7 +209,7 @@ def _wait_until_looked_at(client: Client, at_ms: int) -> None:
 def by_name(runs: Sequence[FiredRun]) -> dict[str, list[Expected]]:
     found: dict[str, list[Expected]] = {name: [] for name in SCHEDULES}
     for run in sorted(runs, key=lambda run: run.number):
-        if run.name != PROBE:
+        if run.name in SCHEDULES:
             found[run.name].append(Expected(run.number, run.nominal_ms, run.missed))
             assert 0 <= run.due_ms - run.nominal_ms <= SCHEDULES[run.name].get("jitter_ms", 0)
     return found
@@ -177,15 +228,92 @@ def live_through(night: Night) -> None:
 
 def test_a_node_that_was_away_for_three_hours(tmp_path: Path) -> None:
     night = Night(tmp_path, ("a",), "--delivery", "exactly-once")
-    with night.peers as peers:
+    with night.peers:
         night.put()
         live_through(night)
         night.wait_for_all()
-        peers.stop()
-        log = logged(peers["a"].data)
-        assert by_name([run for entry in log for run in entry.rows]) == night.expected()
-        assert wrong_by_the_log(log) == []
-        assert wrong_deliveries(log, night.delivered(), END_MS, once=True) == []
+        assert_as_expected(night)
+
+
+def assert_as_expected(night: Night) -> None:
+    """Of a node alone: its log has the runs that it has to have, and each was delivered once."""
+    upto_ms = night.now_ms - 2 * STEP_MS
+    night.peers.stop()
+    log = logged(night.peers["a"].data)
+    assert by_name([run for entry in log for run in entry.rows]) == night.expected()
+    assert wrong_by_the_log(log) == []
+    assert wrong_deliveries(log, night.delivered(), upto_ms, once=True) == []
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Iterator[Night]:
+    made = Night(tmp_path, ("a",), "--delivery", "exactly-once", "--slots", "86400")
+    with made.peers:
+        made.put()
+        made.go_on_until(PAUSED_MS)
+        made.set_paused(paused=True)
+        yield made
+
+
+def finish(night: Night) -> None:
+    """Go on for some minutes, up to some seconds behind a full one, and compare all."""
+    begin_ms = night.now_ms - night.now_ms % MINUTE_MS + MINUTE_MS + 10_000
+    night.go_on_until(begin_ms)
+    night.set_paused(paused=False)
+    night.go_on_until(begin_ms + 5 * MINUTE_MS)
+    night.end()
+    night.wait_for_all()
+    assert_as_expected(night)
+
+
+def wait_for_doubt(night: Night) -> PeerProcess:
+    node = night.peers["a"]
+    eventually(lambda: "--accept" in node.get("/readyz")[1], otherwise=node.log_text)
+    return node
+
+
+@pytest.mark.parametrize("ms", STEPS[:3])
+def test_a_clock_that_steps_ahead(night: Night, ms: int) -> None:
+    """What is between is missed. A step of more than an hour counts from when it is accepted."""
+    night.step(ms)
+    if ms > HOUR_MS:
+        node = wait_for_doubt(night)
+        night.assert_nothing_fires()
+        assert run_cli("clock", "--accept", "--node", node.address).returncode == 0
+        night.begin()
+    finish(night)
+
+
+@pytest.mark.parametrize("ms", STEPS)
+def test_a_clock_that_steps_back(night: Night, ms: int) -> None:
+    """Nothing fires until it is where it was, whether its node is started again or not."""
+    night.step(-ms)
+    if ms > MINUTE_MS:
+        night.assert_nothing_fires()
+        night.be_away(0)
+        night.assert_nothing_fires()
+        night.sleep(ms - MINUTE_MS)
+    finish(night)
+
+
+def test_a_clock_that_is_ahead_for_a_moment_and_not_believed(night: Night) -> None:
+    """Nothing fires, nothing is put, and once it is right nothing was missed."""
+    night.set_clocks(48 * HOUR_MS)
+    wait_for_doubt(night)
+    night.assert_nothing_fires()
+    with Client(night.peers.addresses) as client:
+        new = {"name": "new", "every_ms": 1000, "template": {"topic": TOPIC}}
+        paused = f"paused-last-{HOUR_MS}"
+        for act in (
+            lambda: client.schedules.put(new),
+            lambda: client.schedules.resume(paused),
+            lambda: client.schedules.run(paused),
+        ):
+            with pytest.raises(Overloaded, match="jumped"):
+                act()
+        client.schedules.pause(paused)  # nobody has to wait with that
+    night.set_clocks(-48 * HOUR_MS)
+    finish(night)
 
 
 def test_peers_that_were_away_and_a_master_that_came_by_a_snapshot(tmp_path: Path) -> None:
