@@ -51,7 +51,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "skipped": {"cron": "30 2 * * *", "zone": "Europe/Berlin"},
     "half-hour": {"cron": "15,45 */1 * * *", "zone": "Australia/Lord_Howe"},
     "every": {"every_ms": 7 * 60_000, "anchor_ms": at(0, 43)},
-    "jitter": {"every_ms": 11 * 60_000, "anchor_ms": at(0, 45), "jitter_ms": 180_000},
+    "jitter": {"every_ms": 11 * 60_000, "anchor_ms": at(0, 44), "jitter_ms": 180_000},
     "count": {**RHYTHM, "count": 3},
     "ended": {"every_ms": 300_000, "end_ms": at(2, 32)},
     "ending": {**RHYTHM, "end_ms": at(3, 47)},
@@ -272,7 +272,7 @@ def wait_for_doubt(night: Night) -> PeerProcess:
     return node
 
 
-@pytest.mark.parametrize("ms", STEPS[:3])
+@pytest.mark.parametrize("ms", STEPS)
 def test_a_clock_that_steps_ahead(night: Night, ms: int) -> None:
     """What is between is missed. A step of more than an hour counts from when it is accepted."""
     night.step(ms)
