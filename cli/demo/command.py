@@ -25,7 +25,7 @@ from .nodes import names_of
 from .proof import Outage, Proof, Spread, prove
 from .screen import Screen
 from .secured import Secured
-from .story import RECEIPTS, Aftermath, Story
+from .story import Aftermath, Story
 from .traffic import TOPICS, Workload
 
 
@@ -35,6 +35,12 @@ from .traffic import TOPICS, Workload
     type=click.Choice(["1", "3", "5"]),
     default="1",
     help="How many peers; 1 is a node alone.",
+)
+@click.option(
+    "--wheels",
+    type=click.IntRange(1, 8),
+    default=1,
+    help="How many wheels of a fleet, each a node without peers; 1 is no fleet.",
 )
 @click.option(
     "--data",
@@ -77,6 +83,7 @@ from .traffic import TOPICS, Workload
 @json_option
 def command(
     peers: str,
+    wheels: int,
     data: Path | None,
     messages: int,
     kept: int,
@@ -85,13 +92,15 @@ def command(
     with_tls: bool,
     as_json: bool,
 ) -> int:
-    """Show a node at work, or several peers, kill the one that delivers with SIGKILL twice, and
-    prove that nothing was lost.
+    """Show a node at work, several peers, or the wheels of a fleet, kill the one that delivers with
+    SIGKILL twice, and prove that nothing was lost.
 
     Needs no Kafka: messages go to embedded topics. Ends by itself; exit code 1 if a message was
     lost, came early, or was delivered although its cancel was confirmed, if the peers differ, or if
     a node alone, which runs with exactly-once, delivered one twice.
     """
+    if wheels > 1 and (peers != "1" or with_tls or stay):
+        raise click.UsageError("--wheels is for nodes without --peers, --tls and --stay.")
     # SIGTERM is like Ctrl-C: otherwise the nodes would go on without the demo.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if stay:
@@ -100,19 +109,21 @@ def command(
     workload = Workload(messages, kept, seconds)
     secured = Secured.made(directory, names_of(int(peers))) if with_tls else None
     with Screen(workload.total, messages, quiet=as_json) as screen:
-        story = Story(directory, int(peers), workload, screen, secured)
+        story = Story(directory, int(peers), workload, screen, secured, wheels)
         aftermath = story.run()
     proof = prove(aftermath.promises, aftermath.arrivals, aftermath.outages)
     in_files = aftermath.kept_in_files()
     verified = {name: verify(path, quiet=True) for name, path in aftermath.directories.items()}
-    differ = _differences(aftermath.directories)
+    are_peers = len(aftermath.directories) > 1 and not aftermath.is_fleet
+    differ = _differences(aftermath.directories) if are_peers else {}
+    in_each = [sum(in_files.values())] if aftermath.is_fleet else [*in_files.values()]
     holds = (
         proof.holds
-        and (proof.repeated == 0 or len(aftermath.directories) > 1)
+        and (proof.repeated == 0 or are_peers)
         and proof.refused == 0
         and not differ
         and all(summary.invalid == 0 for summary in verified.values())
-        and all(rows == kept for rows in in_files.values())
+        and all(rows == kept for rows in in_each)
     )
     if as_json:
         print_json(
@@ -129,9 +140,9 @@ def command(
         )
     else:
         echo()
-        print_table(_lines(proof, aftermath.outages, in_files), "lrl")
+        print_table(_lines(proof, aftermath.outages, in_files, are_peers), "lrl")
         echo()
-        _print_checks(verified, differ)
+        _print_checks(verified, differ, are_peers)
         echo()
         _print_what_next(directory, aftermath)
         echo("The proof holds." if holds else "THE PROOF FAILS: see above.")
@@ -182,20 +193,20 @@ def _differences(directories: dict[str, Path]) -> dict[str, list[str]]:
 
 
 def _lines(
-    proof: Proof, outages: list[Outage], in_files: dict[str, int]
+    proof: Proof, outages: list[Outage], in_files: dict[str, int], are_peers: bool
 ) -> Iterator[tuple[str, str, str]]:
     by_node = " / ".join(f"{rows:,}" for rows in in_files.values())
     delivered_cancels = proof.cancelled_but_delivered
     yield "sent", f"{proof.sent:,}", f"{proof.kept:,} of them due in an hour: {by_node} in files"
     yield "delivered", f"{proof.delivered:,}", "different messages"
     remark = "sent again after a kill: not marked in time"
-    yield "repeated", f"{proof.repeated:,}", "exactly once" if len(in_files) == 1 else remark
+    yield "repeated", f"{proof.repeated:,}", remark if are_peers else "exactly once"
     yield "cancelled", f"{proof.cancelled:,}", f"{delivered_cancels:,} of them delivered"
     yield "early", f"{proof.early:,}", ""
     yield "lost", f"{proof.lost:,}", ""
     on_time, waited = proof.lateness, proof.waited
     yield "lateness p50 / p99 / max", _in_ms(on_time), f"of {on_time.count:,} messages"
-    yield "lateness of those that waited", _in_ms(waited), f"{waited.count:,}, as nobody delivered"
+    yield "lateness of those that waited", _in_ms(waited), f"{waited.count:,}, as a node was down"
     for outage in outages:
         gap = f"{outage.seconds * 1000:,.0f} ms"
         yield "outage", gap, f"from SIGKILL to {outage.killed} to the next delivery"
@@ -207,13 +218,15 @@ def _in_ms(spread: Spread) -> str:
     return f"{spread.p50:.0f} / {spread.p99:.0f} / {spread.max:.0f} ms" if spread.count else "-"
 
 
-def _print_checks(verified: dict[str, Summary], differ: dict[str, list[str]]) -> None:
+def _print_checks(
+    verified: dict[str, Summary], differ: dict[str, list[str]], are_peers: bool
+) -> None:
     for summary in verified.values():
         print_findings("invalid", summary.faults)
         echo(f"slotwheel verify {summary.directory}: {summary.verdict}")
     for pair, problems in differ.items():
         echo(f"peers {pair} differ: {problems[0]}")
-    if len(verified) > 1 and not differ:
+    if are_peers and not differ:
         echo("slotwheel verify --against: the peers agree")
 
 
@@ -228,9 +241,10 @@ def _print_what_next(directory: Path, after: Aftermath) -> None:
     echo(f'  {sys.executable} -c "{code}"')
     echo("Let Spark prove it from the files and the client's receipts (README.md, Prove it);")
     echo(f"needs Java 17, and once: {sys.executable} -m pip install 'slotwheel[replay]'")
-    directories = " ".join(map(str, paths))
-    flag = " --exactly-once" if len(paths) == 1 else ""
-    echo(f"  {program} replay {directories} --receipts {directory / RECEIPTS}{flag}")
+    for name, receipts in after.receipts.items():
+        proven = [after.directories[name]] if name else paths
+        flag = " --exactly-once" if len(proven) == 1 else ""
+        echo(f"  {program} replay {' '.join(map(str, proven))} --receipts {receipts}{flag}")
     echo("Look around, and remove it when you are done:")
     echo(f"  {program} inspect slots {paths[0]}")
     echo(f"  {program} consume {TOPICS[0]} --data {delivered} --limit 5")

@@ -16,6 +16,7 @@ from ...delivery.semantics import EXACTLY_ONCE
 from ...wheel.errors import NodeUnreachable
 from .secured import HOST, Secured
 
+FLEET_FILE = "fleet.toml"
 _PORTS = (12_000, 32_000)
 _STOP_MAX_S = 10.0
 _GATEWAY = re.compile(r"gateway listening on (\S+:\d+)")
@@ -50,6 +51,20 @@ def make_nodes(directory: Path, count: int, secured: Secured | None) -> dict[str
         options = ("--node-id", name, *peers, *own, *proof)
         nodes[name] = NodeProcess(directory / name, address, *options)
     return nodes
+
+
+def make_wheels(directory: Path, count: int) -> dict[str, NodeProcess]:
+    """The wheels of a fleet by their names, each a node alone, which delivers exactly once, with a
+    folder in ``directory``; the fleet's file is beside these."""
+    names = [f"w{number}" for number in range(1, count + 1)]
+    wheels = dict(zip(names, free_addresses(count), strict=True))
+    lines = [f'{name} = "{address}"\n' for name, address in wheels.items()]
+    (directory / FLEET_FILE).write_text("".join(["[wheels]\n", *lines]))
+    own = ("--delivery", EXACTLY_ONCE)
+    return {
+        name: NodeProcess(directory / name, address, "--group", name, *own)
+        for name, address in wheels.items()
+    }
 
 
 class NodeProcess:

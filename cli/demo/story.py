@@ -8,7 +8,7 @@
     100 %    the last one is due; all nodes are stopped cleanly
 
 A node that was killed is started again half a second later; before that, one of its peers has to
-deliver, if it has any.
+deliver, if it has any. Of a fleet, one wheel after the other is killed; the others go on meanwhile.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ import pyarrow as pa
 from ...client import Client
 from ...client.groupstatus import MASTER, REPLICATION, group_status
 from ...client.message import clock_ms
+from ...fleet.fleet import Fleet, receipts_of
 from ...wheel.errors import NodeUnreachable, SlotwheelError
 from ...wheel.slots.slot import path_of
-from .nodes import make_nodes
+from .nodes import FLEET_FILE, make_nodes, make_wheels
 from .proof import Arrivals, Outage, Promises
 from .screen import Screen
 from .secured import Secured
@@ -54,6 +55,13 @@ class Aftermath:
     """The nodes' data directories, by name."""
     kept_seconds: list[int]
     """Slots of the messages that are due in an hour."""
+    receipts: dict[str, Path]
+    """The client's files of receipts: of a fleet by the wheels' names, else one without a name."""
+
+    @property
+    def is_fleet(self) -> bool:
+        """True if each directory has messages of its own, and not those of its peers."""
+        return self.receipts.keys() == self.directories.keys()
 
     def kept_in_files(self) -> dict[str, int]:
         """The number of kept messages in the slot files of each node, by its name."""
@@ -63,9 +71,10 @@ class Aftermath:
 
 
 class Story:
-    """Runs the nodes, the client and the kills. ``peers``: 1 for a node without peers. ``secured``:
-    the files by which all of them prove themselves; None: without TLS. Errors: ``SlotwheelError``
-    when a node or the client fails unexpectedly."""
+    """Runs the nodes, the client and the kills. ``peers``: 1 for a node without peers; ``wheels``:
+    of a fleet of nodes without peers, 1: there is none. ``secured``: the files by which all of them
+    prove themselves; None: without TLS. Errors: ``SlotwheelError`` when a node or the client fails
+    unexpectedly."""
 
     def __init__(
         self,
@@ -74,10 +83,16 @@ class Story:
         load: Workload,
         screen: Screen,
         secured: Secured | None = None,
+        wheels: int = 1,
     ) -> None:
         self._directory = directory
         self._secured = secured
-        self._nodes = make_nodes(directory, peers, secured)
+        self._is_fleet = wheels > 1
+        self._nodes = (
+            make_wheels(directory, wheels)
+            if self._is_fleet
+            else make_nodes(directory, peers, secured)
+        )
         self._directories = {name: node.data for name, node in self._nodes.items()}
         self._load = load
         self._screen = screen
@@ -93,7 +108,8 @@ class Story:
             addresses = [node.address for node in self._nodes.values()]
             with self._client() as client:
                 self._wait("peers that follow a master", lambda: self._master(client))
-                nodes_text = f"{len(addresses)} peers" if len(addresses) > 1 else "the node"
+                several = "wheels" if self._is_fleet else "peers"
+                nodes_text = f"{len(addresses)} {several}" if len(addresses) > 1 else "the node"
                 place = f"on {', '.join(addresses)}, data in {self._directory}"
                 self._screen.event(f"{nodes_text} started {place}")
                 if self._secured is not None:
@@ -114,11 +130,19 @@ class Story:
             dict(traffic.answers),
             self._directories,
             traffic.kept_seconds,
+            self._receipts,
         )
+
+    @property
+    def _receipts(self) -> dict[str, Path]:
+        whole = self._directory / RECEIPTS
+        return {n: receipts_of(whole, n) for n in self._nodes} if self._is_fleet else {"": whole}
 
     @property
     def by_hand(self) -> str:
         """The command with which a person looks at the nodes while they run."""
+        if self._is_fleet:
+            return f"slotwheel fleet status --fleet {self._directory / FLEET_FILE}"
         words = ["slotwheel", "status", "--node", self._nodes_text]
         return shlex.join([*words, *(self._secured.client_options() if self._secured else ())])
 
@@ -132,13 +156,15 @@ class Story:
         proof = () if self._secured is None else self._secured.gateway_options()
         return ("--http", _GATEWAY_ADDRESS, *proof)
 
-    def _client(self) -> Client:
+    def _client(self) -> Client | Fleet:
+        receipts = self._directory / RECEIPTS
+        if self._is_fleet:
+            return Fleet(self._directory / FLEET_FILE, timeout_s=60.0, receipts=receipts)
         tls = token = None
         if self._secured is not None:
             from ...security.tls import Tls  # OpenSSL: 5 MB that a plain client lacks
 
             tls, token = Tls(ca=self._secured.ca), f"file:{self._secured.token}"
-        receipts = self._directory / RECEIPTS
         return Client(self._nodes_text, timeout_s=60.0, receipts=receipts, tls=tls, token=token)
 
     @contextmanager
@@ -153,7 +179,7 @@ class Story:
             self._wait("the start", lambda: all(node.ready() for node in nodes))
             yield self._wait("the gateway", lambda: nodes[0].gateway() if nodes[0].ready() else "")
 
-    def _act(self, client: Client, traffic: Traffic, inbox: Inbox) -> None:
+    def _act(self, client: Client | Fleet, traffic: Traffic, inbox: Inbox) -> None:
         traffic.until(0.15)
         traffic.cancel_some()
         for share in (0.3, 0.6):
@@ -165,21 +191,27 @@ class Story:
         traffic.until(1.0)
         self._wait_for_the_rest(traffic)
 
-    def _kill(self, client: Client, traffic: Traffic, inbox: Inbox) -> None:
+    def _kill(self, client: Client | Fleet, traffic: Traffic, inbox: Inbox) -> None:
         def wait(event: str, condition: Callable[[], T | None]) -> T:
             return self._wait(event, condition, traffic.step)
 
         def delivered() -> int:
-            """The time of the first delivery after the kill, or now if none is left; 0: not yet."""
-            return inbox.first_after(dead_ms) or (clock_ms() if traffic.complete else 0)
+            """The time of the first delivery after the kill, or now if none is left; 0: not yet. Of
+            a fleet, that of the wheel that was killed: the others deliver all the time."""
+            if not self._is_fleet:
+                return inbox.first_after(dead_ms) or (clock_ms() if traffic.complete else 0)
+            with closing(Inbox([node.data])) as own:
+                own.read()
+                return own.first_after(dead_ms) or (clock_ms() if traffic.complete else 0)
 
-        has_no_peers = len(self._nodes) == 1
+        has_no_peers = len(self._nodes) == 1 or self._is_fleet
         name = wait("peers that follow a master", lambda: self._master(client))
         node = self._nodes[name]
         killed_ms = clock_ms()
         pid = node.kill()
         dead_ms = clock_ms()
-        victim = "the node" if has_no_peers else f"the master, {name}"
+        victim = "the node" if len(self._nodes) == 1 else f"the master, {name}"
+        victim = f"the wheel {name}" if self._is_fleet else victim
         self._screen.event(f"SIGKILL to {victim} (process {pid}), in the middle of it all")
         if not has_no_peers:
             wait("a delivery by another peer", delivered)
@@ -192,8 +224,10 @@ class Story:
         delay = f"{outage.seconds:.2f} s after the kill"
         self._screen.event(f"messages came again {delay}; {name} is started again")
 
-    def _master(self, client: Client) -> str | None:
+    def _master(self, client: Client | Fleet) -> str | None:
         """The node that delivers, once all its peers have caught up with it."""
+        if isinstance(client, Fleet):  # one after the other
+            return list(self._nodes)[len(self._outages) % len(self._nodes)]
         if len(self._nodes) == 1:
             return next(iter(self._nodes))
         group = group_status(client).get(REPLICATION, {})
@@ -225,21 +259,24 @@ class Story:
         limit = time.monotonic() + _REST_S
         while time.monotonic() < limit:
             traffic.step()
-            if traffic.complete and all(
-                are_in_slots(self._load.kept, path, traffic.kept_seconds)
-                for path in self._directories.values()
-            ):
+            if traffic.complete and self._kept_are_in_files(traffic.kept_seconds):
                 return
             time.sleep(_LOOK_AT_FILES_EVERY_S)
         self._screen.event("not everything came in time; the proof will say what is missing")
 
+    def _kept_are_in_files(self, seconds: list[int]) -> bool:
+        """Returns True when the slots of the kept messages have all of them, each peer's or those
+        of all wheels together."""
+        counts = [rows_so_far(path, seconds) for path in self._directories.values()]
+        return (sum(counts) if self._is_fleet else min(counts)) >= self._load.kept
 
-def are_in_slots(rows: int, directory: Path, seconds: list[int]) -> bool:
-    """Returns True when these slots have ``rows`` rows; a node may be appending to them."""
+
+def rows_so_far(directory: Path, seconds: list[int]) -> int:
+    """The number of rows in these slots, to which a node may be appending; 0: not known yet."""
     try:
-        return rows_in_slots(directory, seconds) >= rows
+        return rows_in_slots(directory, seconds)
     except (pa.ArrowInvalid, OSError):
-        return False  # a block of which not all is written yet
+        return 0  # a block of which not all is written yet
 
 
 def rows_in_slots(directory: Path, seconds: list[int]) -> int:

@@ -21,6 +21,7 @@ import pyarrow as pa
 from ...client import Client, Receipts
 from ...client.cancels import CANCELLED, UNKNOWN
 from ...client.message import clock_ms
+from ...fleet.fleet import Fleet
 from ...reading.directory import ReadOnlyFiles
 from ...reading.topicreader import TopicReader
 from ...wheel.schema import Int64s, times
@@ -96,7 +97,9 @@ class Traffic:
     """Sends the kept messages at once, and the others at an even pace, with each ``step``, which
     also reads arrivals. Errors: ``SlotwheelError`` of the client."""
 
-    def __init__(self, client: Client, load: Workload, inbox: Inbox, screen: Screen) -> None:
+    def __init__(
+        self, client: Client | Fleet, load: Workload, inbox: Inbox, screen: Screen
+    ) -> None:
         self.answers: Counter[str] = Counter()
         """How many cancels got each answer."""
         self._client = client

@@ -15,7 +15,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from slotwheel.cli.demo.story import are_in_slots
+from slotwheel.cli.demo.story import rows_so_far
 from slotwheel.cli.main import run
 from slotwheel.wheel.slots.slot import path_of
 from support.arrivals import numbers_in_topics
@@ -62,6 +62,22 @@ def test_the_demo_proves_itself_in_text_and_by_tls(tmp_path: Path) -> None:
     assert looked == 1
 
 
+def test_the_wheels_of_a_fleet_prove_themselves_each_exactly_once(tmp_path: Path) -> None:
+    text = start(tmp_path, "--wheels", "2", *ALONE)
+    try:
+        output, error = text.communicate(timeout=120)
+        assert text.returncode == 0, output + error
+    finally:
+        text.kill()
+    (data,) = tmp_path.iterdir()
+    _check_text(output, [data / "w1", data / "w2"])
+    assert re.search(r"^repeated +0 +exactly once", output, re.MULTILINE)
+    numbers = [numbers_in_topics(data / name) for name in ("w1", "w2")]
+    assert not set(numbers[0]) & set(numbers[1])
+    for options in (("--peers", "3"), ("--tls",), ("--stay",)):
+        assert run(["demo", "--wheels", "2", *options]) == 2
+
+
 def test_without_openssl_the_demo_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,14 +90,15 @@ def _check_text(output: str, data: list[Path]) -> None:
     assert "\x1b" not in output
     assert "\r" not in output
     assert "The proof holds." in output
-    killed = r"SIGKILL to (?:the node|the master, \w) \(process \d+\)"
+    killed = r"SIGKILL to (?:the node|the master, \w|the wheel \w+) \(process \d+\)"
     assert len(re.findall(killed, output)) == 2
     values = dict(re.findall(r"^(sent|early|lost) +([\d,]+) ", output, re.MULTILINE))
     assert values == {"sent": "6,400", "early": "0", "lost": "0"}
     assert len(re.findall(r"^outage +[\d,]+ ms ", output, re.MULTILINE)) == 2
     verified = re.findall(r"^slotwheel verify (.+): \d+ ok, 0 invalid$", output, re.MULTILINE)
     assert verified == [str(path) for path in data]
-    assert ("the peers agree" in output) == (len(data) > 1)
+    are_peers = len(data) > 1 and "the wheel" not in output
+    assert ("the peers agree" in output) == are_peers
     # More than one of several has delivered, and together everything that was to come.
     delivered = [numbers_in_topics(path) for path in data]
     assert sum(bool(numbers) for numbers in delivered) >= min(2, len(data))
@@ -161,7 +178,7 @@ def test_kept_messages_are_counted_beside_a_node_that_writes(tmp_path: Path, mis
         stream.write_batch(batch)
         nbytes = file.tell()
     os.truncate(path, nbytes - missing)
-    assert are_in_slots(100, tmp_path, [7]) is (missing == 0)
+    assert rows_so_far(tmp_path, [7]) == (0 if missing else 100)
 
 
 def test_a_directory_that_is_not_empty_is_refused(
