@@ -28,7 +28,7 @@ from ..wheel.wheel import Wheel
 from .config import CONFLUENT, REFUSE, NodeConfig
 from .intake.delay_topic import DelayTopicIntake
 from .intake.door import Door
-from .intake.fleet import Fleet
+from .intake.fleet import FleetPlace
 from .intake.ports import Clock, IntakeEvents, PoliciesPort
 from .intake.source_reader import SourceReader
 
@@ -163,14 +163,14 @@ def _reader_of(config: NodeConfig) -> Callable[[], SourceReader]:
     return partial(KafkaPythonReader, config.bootstrap, group, config.kafka_settings)
 
 
-def _fleet_of(config: NodeConfig) -> Fleet | None:
+def _fleet_of(config: NodeConfig) -> FleetPlace | None:
     if config.delay_fleet is None:
         return None
     from .intake.kafka_member import KafkaFleetMember
 
     assert config.bootstrap is not None
     bootstrap, topics, settings = config.bootstrap, config.delay_topics, config.kafka_settings
-    return Fleet(
+    return FleetPlace(
         config.delay_fleet,
         config.wheel.group,
         lambda name: KafkaFleetMember(bootstrap, name, topics, settings),

@@ -65,7 +65,7 @@ from .appending import ClockInDoubt, SourceAppender
 from .beginning import NO_RANGE, decide_begins
 from .delay_source import DelaySource, SourceState
 from .door import Door
-from .fleet import Fleet, FleetLost, FleetMember, FleetName, FleetState, disturbance
+from .fleet import FleetLost, FleetMember, FleetName, FleetPlace, FleetState, disturbance
 from .ports import Clock, IntakeEvents, PoliciesPort, WheelPort
 from .source_reader import (
     EARLIEST_AT,
@@ -126,7 +126,7 @@ class DelayTopicIntake:
         topics: Sequence[str],
         partitions: Sequence[int] | None = None,
         begin_at: str | None = None,
-        fleet: Fleet | None = None,
+        fleet: FleetPlace | None = None,
         clock: Clock = lambda: time.time_ns() // 1_000_000,
         events: IntakeEvents,
         dead_topic: str = DEAD_LETTER_TOPIC,
@@ -305,7 +305,7 @@ class DelayTopicIntake:
 
     # The fleet
 
-    def _join(self, fleet: Fleet, stop: threading.Event) -> FleetMember:
+    def _join(self, fleet: FleetPlace, stop: threading.Event) -> FleetMember:
         """Errors: those of ``agree`` and ``FleetMember``."""
 
         def named(table: SourceTable) -> SourceTable:

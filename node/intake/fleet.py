@@ -129,7 +129,7 @@ class FleetMember(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetPlace:
     """The fleet of a wheel. ``join`` makes the membership under a name; ``alone`` True: the wheel
     has no peers, so it leaves when it stops: none of them could take over its membership."""
 

@@ -20,7 +20,7 @@ from slotwheel.broker.sources import Place, StoredOffset
 from slotwheel.node.intake import delay_topic
 from slotwheel.node.intake.confluent_reader import ConfluentReader
 from slotwheel.node.intake.delay_topic import DelayTopicIntake
-from slotwheel.node.intake.fleet import Fleet, FleetLost, FleetName, SeenMember, disturbance
+from slotwheel.node.intake.fleet import FleetLost, FleetName, FleetPlace, SeenMember, disturbance
 from slotwheel.node.intake.kafka_member import KafkaFleetMember
 from slotwheel.node.intake.kafka_reader import KafkaPythonReader
 from slotwheel.node.intake.source_reader import SourceReader
@@ -66,7 +66,7 @@ class SharingWheel:
             self.wheel,
             lambda: READERS[reader](broker.bootstrap, fleet),
             topics=[topic],
-            fleet=Fleet(fleet, name, join, alone),
+            fleet=FleetPlace(fleet, name, join, alone),
             events=self.events,
         )
         self._stop = threading.Event()
