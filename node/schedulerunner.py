@@ -11,6 +11,7 @@ Rules
   one instant take some seconds, in which messages leave punctually.
 - A write that fails (a full disk) takes its runs back: their schedules are looked at again. Else a
   schedule of once a day would lose a day.
+- A schedule that this node cannot read is an alarm: its machine has another table of time zones.
 - Missed runs that become no messages are an alarm, once a turn.
 """
 
@@ -24,7 +25,7 @@ from heapq import heapify, heappop, heappush
 from ..policy.schedules.missed import AHEAD_MS, RUNS_MAX, ScheduleProgress, plan_runs
 from ..policy.schedules.spec import Schedule
 from ..wheel.arrowbytes import PlainRow
-from ..wheel.errors import NotMaster, Overloaded, SlotwheelError
+from ..wheel.errors import InvalidMessage, NotMaster, Overloaded, SlotwheelError
 from ..wheel.schedules import FiredRun, StoredSchedule
 from .events import NodeEvents
 from .intake.ports import Clock
@@ -97,7 +98,11 @@ class ScheduleRunner:
         if state is None:
             self._passed.pop(name, None)
             return False
-        schedule = schedule_of(state.spec)
+        try:
+            schedule = schedule_of(state.spec)
+        except InvalidMessage as fault:  # all others go on
+            self._events.alarm("schedule-unreadable", reason=str(fault))
+            return False
         before = self._progress(name, state)
         runs_max = max(1, min(RUNS_MAX, _BYTES // (_ROW_BYTES + schedule.template.nbytes)))
         plan = plan_runs(schedule, before, now_ms, runs_max=runs_max)

@@ -31,7 +31,7 @@ from ...policy.schedules.spec import UTC, Schedule, rhythm_text
 from ...policy.schedules.successor import check_fires, next_runs
 from ...policy.schedules.zones import is_zone
 from ...security.rights import Operation
-from ...wheel.errors import InvalidMessage, ScheduleChanged, SlotwheelError, UnknownSchedule
+from ...wheel.errors import ScheduleChanged, SlotwheelError, UnknownSchedule
 from ..endpoint import Handler, RouteCall
 from ..errors import HttpError, from_slotwheel
 from ..requests import Reply
@@ -358,14 +358,14 @@ async def _written(
 async def _preview(call: RouteCall[NamedForm, Any], schedule: Schedule, version: int) -> Reply:
     """What would be stored, with its next runs. Errors: ``HttpError`` 422."""
     now_ms = clock_ms()
-    try:
-        check_fires(schedule, now_ms)
-    except InvalidMessage as error:
-        raise from_slotwheel(error, "$.end_ms") from None
     runs = 0
     if version:
         with suppress(UnknownSchedule):  # the store will refuse it
             runs = (await known_schedule(call.services, schedule.name))["runs"]
+    try:
+        check_fires(schedule, now_ms, runs)
+    except InvalidField as error:
+        raise from_slotwheel(error, error.path) from None
     next_ms = list(islice(next_runs(schedule, now_ms - 1, runs), _NEXT))
     shown = {"schedule": schedule.to_json(), "next_ms": [] if schedule.paused else next_ms}
     of_now = {"version": version, "runs": runs, "missed": 0, "last": None}

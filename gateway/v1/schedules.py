@@ -154,7 +154,8 @@ class KnownSchedule(msgspec.Struct):
     runs: int
     """How many messages it has made."""
     missed: int
-    """How many runs became no messages, as nobody fired them in time."""
+    """How many runs became no messages, as nobody fired them in time. They are counted with the
+    next one that becomes a message."""
     last: LastRun | None
     next_ms: list[int]
     """Nominal times of the next runs: ten, and in a list one."""

@@ -11,6 +11,8 @@ Rules
 - A schedule for a topic that Kafka does not have is refused when it is put, as a message to it is
   when it is sent (``door.py``). Otherwise each of its runs would become a dead letter, the first
   one perhaps in a year.
+- A schedule that this node cannot read, as its machine has another table of time zones, is listed
+  and deleted like any other, and hides no other one.
 - A run that somebody asks for is a message of theirs, and counts for their quota. A schedule's own
   runs are nobody's: a quota that is full stops none of them, and they count among what is pending.
 - While the clock is in doubt nothing that fires is put or resumed, for a schedule begins *now*.
@@ -25,6 +27,7 @@ Rules
 
 from __future__ import annotations
 
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +36,9 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from ...policy.schedules.missed import AHEAD_MS, ScheduledRun, ScheduleProgress, run_now
+from ...policy.schedules.missed import AHEAD_MS, ScheduledRun, ScheduleProgress, open_from, run_now
 from ...policy.schedules.runheaders import run_headers
-from ...policy.schedules.spec import Schedule
+from ...policy.schedules.spec import Missed, Schedule
 from ...policy.schedules.successor import check_fires, next_runs
 from ...security.rights import Operation, Right, TopicList
 from ...wheel.arrowbytes import PlainRow
@@ -150,6 +153,7 @@ class ScheduleActions:
                 [settled] = self._settled(schedule.name)
                 if settled is not None and settled.spec == before.spec:
                     return self._shown(settled)
+            check_fires(schedule, now_ms, before.runs)
             version = before.version if version is None else version
         else:
             version = version or 0
@@ -372,7 +376,7 @@ class ScheduleActions:
         return {"schedule": self._view(state, _NEXT_SHOWN)}
 
     def _view(self, state: StoredSchedule, count: int) -> dict[str, Any]:
-        schedule = schedule_of(state.spec)
+        schedule = _readable(state)
         last = None
         if state.runs:
             last = {
@@ -381,15 +385,21 @@ class ScheduleActions:
                 "due_ms": state.due_ms,
                 "id": str(self._engine.mint.one(state.due_ms, state.offset)),
             }
-        coming = () if schedule.paused else next_runs(schedule, state.decided_ms, state.runs)
         return {
-            "schedule": schedule.to_json(),
+            "schedule": json.loads(state.spec),
             "version": state.version,
             "runs": state.runs,
             "missed": state.missed,
             "last": last,
-            "next_ms": list(islice(coming, count)),
+            "next_ms": [] if schedule is None else self._coming(schedule, state, count),
         }
+
+    def _coming(self, schedule: Schedule, state: StoredSchedule, count: int) -> Sequence[int]:
+        if schedule.paused:
+            return []
+        progress = ScheduleProgress(state.decided_ms, state.runs)
+        from_ms = open_from(schedule, progress, self._clock())
+        return [*islice(next_runs(schedule, from_ms, state.runs), count)]
 
 
 def _result(future: Future[Result]) -> Result:
@@ -410,6 +420,14 @@ def _check_message_name(schedule: Schedule) -> None:
     that are not due yet."""
     if schedule.template.name is None:
         return
+    if schedule.missed == Missed.ALL:
+        raise InvalidMessage(
+            f"schedule {schedule.name!r}, missed: runs that are made up together would replace each"
+            " other, as their messages have one name",
+            got=schedule.missed.value,
+            limit="last or skip, where the template has a name",
+            remedy="Leave the template's name out, or make up the last run alone",
+        )
     every_ms, jitter_ms = schedule.every_ms or _NAMED_EVERY_MS, schedule.jitter_ms
     if every_ms < _NAMED_EVERY_MS or jitter_ms > _NAMED_JITTER_MS:
         raise InvalidMessage(
@@ -421,8 +439,23 @@ def _check_message_name(schedule: Schedule) -> None:
         )
 
 
+def _readable(state: StoredSchedule) -> Schedule | None:
+    """A schedule; None: this node does not know what it says."""
+    try:
+        return schedule_of(state.spec)
+    except InvalidMessage:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _topic_in(spec: bytes) -> str:
+    return str(json.loads(spec)["template"]["topic"])
+
+
 def _topic_of(state: StoredSchedule) -> str:
-    return schedule_of(state.spec).template.topic
+    """The topic of a schedule, also of one that this node cannot read otherwise. Without that
+    nobody could delete it, or put another one in its place."""
+    return _topic_in(state.spec)
 
 
 def _may_read(caller: ConnectedCaller, state: StoredSchedule) -> bool:

@@ -156,6 +156,24 @@ def passed_together(schedule: Schedule, nominal_ms: int, now_ms: int) -> int:
     return max(0, (last_ms - nominal_ms) // every_ms + 1)
 
 
+def open_from(schedule: Schedule, progress: ScheduleProgress, now_ms: int) -> int:
+    """The time, ms, behind which the next run is one that may still become a message. What was
+    missed is decided only with that run. *Example.* A schedule of each midnight with ``skip``,
+    whose nodes were away at midnight: until it fires again, its next run by ``progress`` alone
+    would be one of the past."""
+    passed_ms = now_ms - LATE_MS - schedule.jitter_ms - 1  # so far all are missed
+    if schedule.missed != Missed.SKIP:
+        passed_ms = min(passed_ms, now_ms - schedule.catch_up_ms - 1)
+    decided_ms = max(progress.decided_ms, passed_ms)
+    nominal_ms = next_run(schedule, decided_ms, progress.runs)
+    while nominal_ms is not None and nominal_ms <= now_ms:
+        following_ms = next_run(schedule, nominal_ms)
+        if not is_passed_over(schedule, nominal_ms, following_ms, now_ms):
+            break
+        decided_ms, nominal_ms = nominal_ms, following_ms
+    return decided_ms
+
+
 def is_passed_over(
     schedule: Schedule, nominal_ms: int, following_ms: int | None, now_ms: int
 ) -> bool:

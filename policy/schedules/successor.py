@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from hashlib import blake2b
 
 from ...wheel.checks import is_time
-from ...wheel.errors import InvalidMessage
 from ...wheel.texts import time_text
 from .cron import cron_expression
+from .fields import InvalidField
 from .spec import Schedule
 from .zones import MINUTE_MS
 
@@ -62,13 +62,22 @@ def due_ms(schedule: Schedule, nominal_ms: int, following_ms: int | None) -> int
     return nominal_ms + int.from_bytes(digest, "little") % (span_ms + 1)
 
 
-def check_fires(schedule: Schedule, now_ms: int) -> None:
-    """Refuse a schedule that would never fire, as it ends before its first run. Errors:
-    ``InvalidMessage``."""
+def check_fires(schedule: Schedule, now_ms: int, runs: int = 0) -> None:
+    """Refuse a schedule that would never fire, as it ends before its first run, or has sent all its
+    messages. ``runs``: how many were sent under its name already. Errors: ``InvalidField``."""
+    if schedule.count is not None and runs >= schedule.count:
+        raise InvalidField(
+            f"schedule {schedule.name!r}, count: it has sent all its messages",
+            path="$.count",
+            got=schedule.count,
+            limit=f"more than the {runs} that it has sent under this name",
+            remedy="Write a larger count, or delete it first: a new one begins with run 1",
+        )
     if next_run(schedule, now_ms - 1) is None:
         end = "the year 9999" if schedule.end_ms is None else time_text(schedule.end_ms)
-        raise InvalidMessage(
+        raise InvalidField(
             f"schedule {schedule.name!r}, end_ms: it ends before its first run",
+            path="$.end_ms",
             got=end,
             limit=f"an end behind the first run that is due from {time_text(now_ms)} on",
             remedy="Let it end later, or leave the end out",

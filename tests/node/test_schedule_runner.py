@@ -370,6 +370,53 @@ def test_a_count_ends_a_schedule(rig: Rig) -> None:
     assert rig.do("show", name="s")["schedule"]["next_ms"] == []
 
 
+def test_a_count_below_what_was_sent_already_is_refused(rig: Rig) -> None:
+    rig.put(every_ms=1_000, count=3)
+    rig.pass_time(10_000)
+    with pytest.raises(
+        InvalidMessage, match=r"count: it has sent all .*; got 3; .* more than the 3"
+    ):
+        rig.put(every_ms=2_000, count=3)
+    rig.put(every_ms=2_000, count=4)
+    rig.pass_time(60_000)
+    assert len(rig.left) == 4
+
+
+@pytest.mark.parametrize("missed", ["skip", "last"])
+def test_no_run_that_is_coming_lies_in_the_past(rig: Rig, missed: str) -> None:
+    rig.put(cron="0 0 * * *", missed=missed, catch_up_ms=HOUR_MS)
+    rig.now_ms += 50 * HOUR_MS
+    rig.begin()
+    rig.turn()
+    assert "schedule-missed" in rig.events.kinds
+    shown = rig.do("show", name="s")["schedule"]
+    assert len(shown["next_ms"]) == 10
+    assert shown["next_ms"][0] > rig.now_ms
+    rig.pass_time(24 * HOUR_MS, 60_000)
+    run_ms = START_MS + rig.runs()[0][1] * 60_000
+    assert run_ms == shown["next_ms"][0]
+
+
+def test_a_schedule_of_a_zone_that_is_not_known_here_hides_no_other_one(rig: Rig) -> None:
+    spec = json.dumps(
+        {"name": "far", "template": {"topic": "t"}, "cron": "* * * * *", "zone": "Mars/Olympus"}
+    ).encode()
+    future = rig.node.wheel.change_schedules([(SchedulePut("far", spec, START_MS), 0)], START_MS)
+    rig.node.sync()
+    future.result(0)
+    rig.put(every_ms=60_000)
+    rig.begin()
+    rig.turn()
+    assert rig.events.kinds == ["schedule-unreadable"]
+    listed = rig.do("list")["schedules"]
+    assert [each["schedule"]["name"] for each in listed] == ["far", "s"]
+    assert listed[0]["schedule"] == json.loads(spec)
+    with pytest.raises(InvalidMessage, match="'Mars/Olympus'"):
+        rig.do("resume", name="far")
+    rig.do("delete", name="far")
+    assert [each["schedule"]["name"] for each in rig.do("list")["schedules"]] == ["s"]
+
+
 def test_a_page_of_the_list_goes_on_behind_its_last_name(rig: Rig) -> None:
     for name in "cab":
         rig.put(name=name, every_ms=60_000)
@@ -429,6 +476,10 @@ def test_a_page_ends_where_the_node_has_looked_long_enough(
     [
         ({"every_ms": 10 * HOUR_MS, "jitter_ms": 3 * HOUR_MS}, "jitter_ms; got 10800000"),
         ({"every_ms": 1_000, "template": {"topic": "t", "name": "n"}}, "would replace the one"),
+        (
+            {"every_ms": 60_000, "missed": "all", "template": {"topic": "t", "name": "n"}},
+            "missed: runs that are made up together",
+        ),
         ({"every_ms": 999}, "every_ms"),
     ],
 )
