@@ -46,6 +46,14 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _LAST_DAY = date(9998, 12, 1).toordinal() - EPOCH_DAY
 _OFFSET_MAX = DAY_MINUTES
 """No offset of a zone is as large as a day, minutes."""
+_ALLOWED = {
+    "minute": "a minute of 0 to 59",
+    "hour": "an hour of 0 to 23",
+    "day-of-month": "a day of 1 to 31 that a month of the expression has, L, LW",
+    "month": "a month of 1 to 12 or JAN to DEC",
+    "day-of-week": "a day of the week of 0 to 7 or SUN to SAT, 5L, MON#2",
+}
+"""What each field may hold besides lists and the like, by cronsim's name of it, in their order."""
 _REMEDY = (
     "Write minute, hour, day of month, month and day of week, as in 30 8 * * MON-FRI, or one of"
     f" {', '.join(_ALIASES)}"
@@ -62,13 +70,17 @@ class CronExpression:
         self.text = " ".join(text.split()) if len(text) <= CHARACTERS_MAX else text
         fields = _ALIASES.get(self.text.lower(), self.text).split()
         if len(text) > CHARACTERS_MAX or len(fields) != 5:
-            raise _unusable(text, f"five fields, {CHARACTERS_MAX} characters at most")
+            raise _unusable(
+                text,
+                f"five fields, none of them for seconds or years; {CHARACTERS_MAX} characters"
+                " at most",
+            )
         minute, hour, *day = fields
         try:
             self._times = _times_of(minute, hour)
             self._days = _days_of(*day)
         except CronSimError as error:
-            raise _unusable(text, f"five fields that are right: {str(error).lower()}") from None
+            raise _unusable(text, _limit_of(str(error), fields)) from None
         self._each_match = minute.startswith("*") or hour.startswith("*")
         if self._days is None:
             raise _unusable(text, "a day that there is: it would never fire")
@@ -159,6 +171,14 @@ def _day_from(fields: CronSim, day: int) -> int | None:
         else:
             day += 1
     return None
+
+
+def _limit_of(fault: str, fields: list[str]) -> str:
+    """What belongs in place of the field that is wrong. ``fault``: as cronsim says it, such as
+    ``Bad hour``."""
+    name = fault.removeprefix("Bad ")
+    field = fields[[*_ALLOWED].index(name)]
+    return f"{_ALLOWED[name]}, *, a range that goes up, a list or a step in place of {field!r}"
 
 
 def _unusable(text: str, limit: str) -> InvalidMessage:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from ...wheel.errors import InvalidMessage
@@ -15,6 +16,8 @@ from ..shown import shown
 
 T = TypeVar("T")
 _SUFFIX = "_base64"
+_COMPARED_MAX = 3
+_COMPARED_LENGTH_MAX = 40
 
 
 class InvalidField(InvalidMessage):
@@ -31,8 +34,16 @@ class JsonFields:
     in ``schedule 'daily', template``; each error begins with it. ``path``: the same for programs,
     as in ``$.template``."""
 
-    def __init__(self, place: str, fields: object, names: tuple[str, ...], path: str = "$") -> None:
-        """``names``: all fields that there may be. Errors: ``InvalidField``."""
+    def __init__(
+        self,
+        place: str,
+        fields: object,
+        names: tuple[str, ...],
+        path: str = "$",
+        remedy: str = "Correct the name",
+    ) -> None:
+        """``names``: all fields that there may be. ``remedy``: against a field that is none of them
+        and resembles none. Errors: ``InvalidField``."""
         self.place = place
         self.path = path
         self._names = names
@@ -40,7 +51,7 @@ class JsonFields:
             raise InvalidField(
                 f"{place}: not an object",
                 path=path,
-                got=shown(fields),
+                got="nothing" if fields is None else shown(fields),
                 limit="an object of JSON",
                 remedy="Write its fields in {}",
             )
@@ -51,7 +62,7 @@ class JsonFields:
                 path=path,
                 got=", ".join(sorted(unknown))[:200],
                 limit=", ".join(names),
-                remedy="Correct the name",
+                remedy=_correction(unknown, names) or remedy,
             )
         self._fields: Mapping[str, Any] = fields
 
@@ -97,7 +108,10 @@ class JsonFields:
     def number(self, name: str, allowed: range, limit: str, remedy: str) -> int | None:
         """A whole number in ``allowed``, which ``limit`` says with its unit."""
         value = self.given(name)
-        if value is not None and (type(value) is not int or value not in allowed):
+        if value is not None and type(value) is not int:
+            remedy = "Write it in digits alone, without quotes, point or unit, or leave it out"
+            raise self.error(name, shown(value), f"a whole number: {limit}", remedy)
+        if value is not None and value not in allowed:
             raise self.error(name, shown(value), limit, remedy)
         return value
 
@@ -158,6 +172,18 @@ class JsonFields:
         except (binascii.Error, ValueError):
             pass
         raise self.error(name, shown(coded), "bytes in base64", "Encode them with + and /, and =")
+
+
+def _correction(unknown: list[str], names: tuple[str, ...]) -> str:
+    """The fields that were perhaps meant; nothing where one of the names resembles none. *Example.*
+    ``every`` was perhaps ``every_ms``. Of many or long names none is compared: that would keep a
+    node busy for seconds with one request."""
+    if len(unknown) > _COMPARED_MAX or any(len(name) > _COMPARED_LENGTH_MAX for name in unknown):
+        return ""
+    meant = [(name, get_close_matches(name, names, n=1)) for name in sorted(unknown)]
+    if not all(close for _, close in meant):
+        return ""
+    return "Write " + ", ".join(f"{close[0]} in place of {name}" for name, close in meant)
 
 
 def content_fields(name: str, content: bytes | None) -> dict[str, str]:

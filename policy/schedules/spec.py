@@ -52,6 +52,10 @@ _SCHEDULE = (
     *("jitter_ms", "missed", "catch_up_ms", "paused"),
 )
 
+_NO_FIELD = (
+    "Correct the name; what concerns the message, such as topic and value, stands in template"
+)
+
 
 class Missed(StrEnum):
     """What becomes of runs that were due while nobody fired them: the last of them becomes a
@@ -166,9 +170,8 @@ class Schedule:
     @classmethod
     def from_json(cls, given: object) -> Self:
         """Decode a schedule. Errors: ``InvalidField`` with the place of the value."""
-        fields = JsonFields("schedule", given, _SCHEDULE)
+        fields = JsonFields(_place_of(given), given, _SCHEDULE, remedy=_NO_FIELD)
         name = _name(fields, required=True) or ""
-        fields.place = f"schedule {name!r}"
         cron, every_ms = _rhythm(fields)
         start_ms, end_ms = _time(fields, "start_ms"), _time(fields, "end_ms")
         if start_ms is not None and end_ms is not None and start_ms >= end_ms:
@@ -244,6 +247,16 @@ def rhythm_text(fields: Mapping[str, Any]) -> str:
     every_ms = int(fields["every_ms"])
     unit_ms, unit = next((ms, unit) for ms, unit in _UNITS if every_ms % ms == 0)
     return f"every {every_ms // unit_ms} {unit}"
+
+
+def _place_of(given: object) -> str:
+    """The begin of each error: with the schedule's name, as a file may have a hundred schedules."""
+    name = given.get("name") if isinstance(given, Mapping) else None
+    try:
+        check_name(name if isinstance(name, str) else "")
+    except InvalidMessage:
+        return "schedule"
+    return f"schedule {name!r}"
 
 
 def _name(fields: JsonFields, required: bool) -> str | None:

@@ -278,7 +278,10 @@ def test_a_request_with_a_name_twice_is_stored_whole_or_not_at_all(
         assert answer.status_code == 409, answer.text
         assert answer.json().get("place", "") == place
         assert "$.records[1]" in answer.text or place
-        for text in ("a pending message has this name", "the name of row 0 of the same batch"):
+        for text in (
+            "a pending message has this name",
+            "an earlier message of the same batch, its row 0",
+        ):
             assert text in answer.text
         assert "Cancel that one first" in answer.text
         assert after["accepted"] == before["accepted"]

@@ -140,7 +140,10 @@ def test_who_uses_a_name_twice_is_told_the_row_of_his_own_batch(node: Node) -> N
         ],
     )
     assert isinstance(refused, NameTaken)
-    assert (refused.row, refused.got) == (2, "the name of row 1 of the same batch")
+    assert (refused.row, refused.got) == (
+        2,
+        "the name of an earlier message of the same batch, its row 1",
+    )
 
 
 def test_the_largest_batch_of_which_each_row_replaces_one_is_stored_and_found_again(

@@ -190,12 +190,13 @@ class Namer:
         """``first``: the first row of the same caller."""
         due, offset = due_and_offset(before)
         same = offset >= base_offset + first
-        got = f"the name of row {offset - base_offset - first} of the same batch"
+        number = offset - base_offset - first
+        got = f"the name of an earlier message of the same batch, its row {number}"
         error = NameTaken(
             "a pending message has this name",
             got=got if same else str(self._mint.one(due, offset)),
             limit="a name that no pending message of the topic has",
-            remedy="Cancel that one first, or send this one to replace it, or to keep it",
+            remedy="Cancel that one first, or send this one with if_exists replace or keep",
             row=row,
         )
         return RefusedRow(error, -1 if same else offset)

@@ -257,7 +257,7 @@ def test_a_bad_cron_is_named_beside_what_was_written(tab: Tab) -> None:
     write(page, {"name": "n", "cron": "0 25 * * *", "template": {"topic": "t"}})
     alert = page.get_by_role("alert")
     expect(alert).to_contain_text("$.cron")
-    expect(alert).to_contain_text("bad hour")
+    expect(alert).to_contain_text("an hour of 0 to 23")
     assert '"0 25 * * *"' in page.get_by_label("The schedule as JSON").input_value()
     check_readable(page)
     one.check()

@@ -140,7 +140,7 @@ BAD: list[tuple[Any, str]] = [
     ({**CRON, "name": "a\nb"}, "schedule, name"),
     ({**CRON, "name": "a\x85b"}, "schedule, name"),
     ({**CRON, "name": "\ud800"}, "schedule, name"),
-    ({**CRON, "colour": "red"}, "schedule: no such field"),
+    ({**CRON, "colour": "red"}, "schedule 'daily': no such field"),
     ({"name": "daily", "template": TEMPLATE}, "schedule 'daily', cron and every_ms"),
     ({**CRON, "every_ms": 1000}, "schedule 'daily', cron and every_ms"),
     *(
@@ -216,6 +216,35 @@ def test_what_is_no_schedule_gets_an_error_that_says_all(fields: Any, place: str
     assert error.remedy
     assert len(str(error)) < 1000
     str(error).encode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"every": 5000}, "Write every_ms in place of every"),
+        ({"timezone": "UTC"}, "Write zone in place of timezone"),
+        (
+            {"cronn": "* * * * *", "Zone": "UTC"},
+            "Write zone in place of Zone, cron in place of cronn",
+        ),
+        ({"topic": "orders", "value": "a"}, "such as topic and value, stands in template"),
+        ({f"zone{number}": 1 for number in range(4)}, "Correct the name"),
+        ({"zone" * 11: 1}, "Correct the name"),
+        ({"every_ms": "5s"}, "Write it in digits alone, without quotes, point or unit"),
+        ({"every_ms": 5}, "expected 1000 to 316224000000 ms: once a second at most"),
+        ({"template": None}, "got nothing; expected an object of JSON"),
+        ({"cron": "0 30 8 * * *"}, "expected five fields, none of them for seconds or years"),
+        ({"cron": "60 8 * * *"}, "a minute of 0 to 59, *, a range that goes up, a list or a step"),
+        ({"cron": "30 8-6 * * *"}, "an hour of 0 to 23, *, a range that goes up"),
+        ({"cron": "0 0 31 2 *"}, "a day of 1 to 31 that a month of the expression has"),
+        ({"cron": "0 0 1 13 *"}, "a month of 1 to 12 or JAN to DEC"),
+        ({"cron": "0 0 * * MO-FR"}, "a step in place of 'MO-FR'. Write minute, hour"),
+    ],
+)
+def test_a_common_mistake_is_answered_with_what_was_meant(fields: Any, said: str) -> None:
+    with pytest.raises(InvalidMessage) as caught:
+        Schedule.from_json({**CRON, **fields})
+    assert said in str(caught.value)
 
 
 def test_the_largest_that_is_taken() -> None:
