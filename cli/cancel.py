@@ -9,18 +9,21 @@ from pathlib import Path
 
 import click
 
-from ..client.cancels import UNKNOWN, UNREACHABLE, answers
+from ..client.cancels import UNKNOWN, UNREACHABLE, answers, is_id
 from ..client.message import clock_ms
 from .invocation import Exit
 from .reaching import Reached, connected, wheel_options
-from .shared import is_typed, json_option, name_option, place_of, print_json
+from .shared import NO_ID_HINT, is_typed, json_option, name_option, place_of, print_json
 from .terminal import echo
 
 _NO_IDS = (
     "Give ids as arguments, or on stdin, one a line; or --where with --data. One message is"
     " cancelled by --topic and --name, too."
 )
-_BY_NAME = "Give --topic together with --name, and no ids besides: a name is unique in its topic."
+_BY_NAME = (
+    "Give --topic together with --name, and neither ids nor --where besides: a name is unique in"
+    " its topic. All messages of a topic are cancelled by --where topic=TOPIC with --data."
+)
 
 
 @click.command("cancel")
@@ -87,13 +90,17 @@ def command(
         raise click.UsageError(_NO_IDS)
     texts = iter(ids) if ids else (line.strip() for line in sys.stdin)
     counts: Counter[str] = Counter()
+    no_ids = False
     with connected(address, timeout) as client:
         for message_id, answer in answers(client.cancel, filter(None, texts)):
             counts[answer] += 1
+            no_ids |= not is_id(message_id)
             if as_json:
                 print_json({"id": message_id, "answer": answer})
             else:
                 echo(f"{message_id}\t{answer}")
+    if no_ids and not as_json:
+        echo(NO_ID_HINT, err=True)
     if not counts:  # such as a search without a match, piped into this command
         echo(f"no ids were given. {_NO_IDS}", err=True)
     return Exit.FAILED if counts[UNKNOWN] or counts[UNREACHABLE] else Exit.DONE

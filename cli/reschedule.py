@@ -9,7 +9,15 @@ import click
 from ..client.cancels import ALREADY_CANCELLED, CANCELLED, UNKNOWN, is_id
 from .invocation import Exit
 from .reaching import Reached, connected, wheel_options
-from .shared import check_due, due_options, json_option, name_option, place_of, print_json
+from .shared import (
+    NO_ID_HINT,
+    check_due,
+    due_options,
+    json_option,
+    name_option,
+    place_of,
+    print_json,
+)
 from .terminal import echo
 
 _ONE = "Give an ID, or --topic together with --name: a name is unique in its topic."
@@ -57,4 +65,6 @@ def command(
         print_json({**given, "answer": answer, "new_id": moved})
     else:
         echo("\t".join(filter(None, (message_id or name, answer, moved))))
+        if message_id is not None and not is_id(message_id):
+            echo(NO_ID_HINT, err=True)
     return Exit.DONE if moved else Exit.FAILED

@@ -309,6 +309,14 @@ name_option = click.option(
 )
 
 
+NO_ID_HINT = (
+    "What is no message id is unknown: `slotwheel send` prints ids. Give a name by --name, with"
+    " --topic."
+)
+"""Otherwise whoever writes a name where an id belongs would take *unknown* for the message's
+state."""
+
+
 def place_of(ids: object, topic: str | None, name: str | None, hint: str) -> tuple[str, str] | None:
     """The topic and the name by which a message is meant; None: it is meant by ``ids``. ``hint``:
     how to say which one is meant. Errors: ``click.UsageError`` unless it is one of the two;

@@ -10,9 +10,12 @@ last message, or None) and ``next_ms``, nominal times of the next runs, ms since
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..policy.shown import shown
+from ..wheel.errors import InvalidMessage
 from ..wheel.protocol import (
     SCHEDULE_DELETE,
     SCHEDULE_LIST,
@@ -43,6 +46,7 @@ class Schedules:
 
         Errors: ``InvalidMessage``, which names the field; ``ScheduleChanged``, with both versions.
         """
+        _check_json(schedule)
         fields = {"schedule": dict(schedule), "version": version}
         return _schedule(self._ask(SCHEDULE_PUT, fields, again=True))
 
@@ -149,6 +153,27 @@ class AsyncSchedules:
 
     async def delete(self, name: str, *, version: int | None = None) -> None:
         await self._run(self._schedules.delete, name, version=version)
+
+
+def _check_json(schedule: object) -> None:
+    """Raise ``InvalidMessage`` unless a schedule is a mapping that JSON can say. *Example.* Bytes
+    as ``value`` are refused here, as no node would ever see them."""
+    if not isinstance(schedule, Mapping):
+        raise InvalidMessage(
+            "not a schedule",
+            got=shown(schedule),
+            limit="a mapping with the fields of a schedule",
+            remedy='Give one schedule at a time, as {"name": "daily", …}; a text by json.loads',
+        )
+    try:
+        json.dumps(dict(schedule))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(
+            "the schedule cannot be written as JSON",
+            got=str(error)[:200],
+            limit="texts, numbers, true, false, null, lists and mappings",
+            remedy="Write times in milliseconds since 1970, and bytes in value_base64",
+        ) from None
 
 
 def _schedule(answer: dict[str, Any]) -> Shown:

@@ -48,6 +48,12 @@ class RescheduleBody(msgspec.Struct, forbid_unknown_fields=True):
     delay_ms: SpanMilliseconds | None = None
     """Milliseconds from now by the clock of the node."""
 
+    def __post_init__(self) -> None:
+        """The fields are checked by their own names: the client's, `due` and `delay`, are none that
+        a body may have."""
+        if (self.due_ms is None) == (self.delay_ms is None):
+            raise ValueError("write exactly one of due_ms and delay_ms")
+
 
 class MovedMessage(msgspec.Struct):
     """A message with another due time, and so with another id."""

@@ -83,6 +83,17 @@ def test_a_message_is_moved_and_cancelled_by_its_name(node: NodeProcess, tmp_pat
     }
 
 
+@pytest.mark.parametrize("words", [("cancel",), ("reschedule", *LATER)], ids=["cancel", "move"])
+def test_a_name_in_the_place_of_an_id_is_told_from_one(
+    node: NodeProcess, words: tuple[str, ...]
+) -> None:
+    done = run_cli(*words, "order-17", "--node", node.address)
+    assert (done.stdout, done.returncode) == ("order-17\tunknown\n", 1)
+    assert "Give a name by --name, with --topic" in done.stderr
+    unknown = run_cli(*words, "default.1795840096312.0.e5b9e37e90ba8e90", "--node", node.address)
+    assert (unknown.stdout.split("\t")[1:], unknown.stderr) == (["unknown\n"], "")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -92,7 +103,8 @@ def test_a_message_is_moved_and_cancelled_by_its_name(node: NodeProcess, tmp_pat
         (("send", "t", "x", *LATER, "--name", "a\x07b"), "got a\\u{7}b"),
         (("cancel", "--name", "n"), "--topic together with --name"),
         (("cancel", "--topic", "t"), "--topic together with --name"),
-        (("cancel", "an.1.2.3", "--topic", "t", "--name", "n"), "no ids besides"),
+        (("cancel", "an.1.2.3", "--topic", "t", "--name", "n"), "neither ids nor --where"),
+        (("cancel", "--where", "key=k", "--topic", "t", "--name", "n"), "neither ids nor --where"),
         (("cancel", "--topic", "no/topic", "--name", "n"), "illegal topic name"),
         (("cancel", "--topic", "t", "--name", ""), "got nothing"),
         (("reschedule", *LATER), "Give an ID, or --topic"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from slotwheel import AsyncClient, Client
-from slotwheel.wheel.errors import ScheduleChanged, UnknownSchedule
+from slotwheel.wheel.errors import InvalidMessage, ScheduleChanged, UnknownSchedule
 from support.nodeprocess import NodeProcess, json_lines, run_cli
 
 BEAT = {"name": "beat", "every_ms": 3_600_000, "template": {"topic": "beats", "value": "x"}}
@@ -73,6 +73,13 @@ def test_what_is_no_schedule_is_refused_with_its_place(node: NodeProcess) -> Non
 
 def test_who_has_not_seen_the_last_change_changes_nothing(node: NodeProcess) -> None:
     with Client(node.address) as client:
+        for given, said in (
+            ([BEAT], "one schedule at a time"),
+            (json.dumps(BEAT), "a text by json.loads"),
+            ({**BEAT, "template": {"topic": "t", "value": b"raw"}}, "bytes in value_base64"),
+        ):
+            with pytest.raises(InvalidMessage, match=said):
+                client.schedules.put(given)  # type: ignore[arg-type]
         first = client.schedules.put(BEAT, version=0)["version"]
         assert client.schedules.put(BEAT)["version"] == first, "it is there already"
         changed = {**BEAT, "every_ms": 7_200_000}

@@ -325,6 +325,8 @@ def test_a_bad_name_stores_nothing_of_its_request_and_holds_up_no_other(
         ("GET", "/v1/names/t/", None, "path name", "nothing"),
         ("PUT", "/v1/names/t/%FF", {"delay_ms": 1}, "path", "\\xff"),
         ("PATCH", "/v1/names/no%20topic/n", {"delay_ms": 1}, "path topic", "no topic"),
+        ("PATCH", "/v1/names/t/n", {}, "$", "exactly one of due_ms and delay_ms"),
+        ("PATCH", "/v1/names/t/n", {"due_ms": 1, "delay_ms": 1}, "$", "exactly one of due_ms and"),
         ("PUT", "/v1/names/t/n", {"delay_ms": 1, "topic": "u"}, "$", "topic"),
         ("PUT", "/v1/names/t/n", {"delay_ms": 1, "if_exists": "maybe"}, "$.if_exists", "maybe"),
         ("PUT", "/v1/names/t/n", {"value": "x"}, "$", ""),
