@@ -79,7 +79,11 @@ def put(
 def list_all(
     prefix: str | None, topic: str | None, address: Reached, timeout: timedelta, as_json: bool
 ) -> None:
-    """List schedules by name: topic, when, runs, missed ones, the last run and the next."""
+    """List schedules by name: topic, when, runs, missed ones, the last run and the next.
+
+    Times are UTC. A run becomes a message 30 s before it is due, so the last run may be ahead; the
+    next one is the first that is no message yet.
+    """
     with _schedules(address, timeout) as stored, quiet_pipe():
         listed = stored.list(prefix=prefix or "", topic=topic or "")
         if as_json:
@@ -96,7 +100,10 @@ def list_all(
 @command.command("show")
 @_of_one
 def show(name: str, address: Reached, timeout: timedelta, as_json: bool) -> None:
-    """Show one schedule: its fields, the last run and the next ten."""
+    """Show one schedule: its fields, the last run and the next ten.
+
+    Times are UTC. A run becomes a message 30 s before it is due, so the last run may be ahead.
+    """
     with _schedules(address, timeout) as stored:
         shown = stored.get(name)
     if as_json:
