@@ -26,10 +26,14 @@ from .progress import progress_bar
 from .reaching import Reached, connected, wheel_options
 from .receipts import ReceiptPrinter
 from .shared import check_due, due_options, json_option, name_option, pair, positive_span
+from .terminal import echo
 
 READ_BYTES = 256 << 10
 PART_LINES_MAX = 5_000
 LINE_BYTES_MAX = 64 << 20
+
+
+_NO_VALUES = "Give values as arguments, by --file, or on stdin, one a line."
 
 
 @click.command("send")
@@ -118,7 +122,7 @@ def command(
     if values and source is not None:
         raise click.UsageError("Give values as arguments or by --file, not both.")
     if not values and source is None and sys.stdin.isatty():
-        raise click.UsageError("Give values as arguments, by --file, or on stdin, one a line.")
+        raise click.UsageError(_NO_VALUES)
     stream = None if values else source or sys.stdin.buffer
     parts = iter([[value.encode() for value in values]]) if stream is None else read_parts(stream)
     printer = ReceiptPrinter(as_json, routed=route is not None, named=name is not None)
@@ -128,7 +132,9 @@ def command(
         connected(address, timeout, receipts=receipts) as client,
         progress_bar("sending", total, "size", "speed", "elapsed", quiet=quiet) as advance,
     ):
+        is_empty = True
         for part in parts:
+            is_empty = False
             messages = [
                 Message(
                     topic=topic,
@@ -149,6 +155,8 @@ def command(
             printer.put(client.send_many(messages))
             advance(sum(map(len, part)) + len(part))
         printer.finish()
+    if is_empty:  # such as a value that was forgotten, in a script
+        echo(f"no messages were given. {_NO_VALUES}", err=True)
     return Exit.FAILED if printer.bad else Exit.DONE
 
 

@@ -40,7 +40,8 @@ _CALLERS_FAULT = (InvalidMessage, InvalidBatch, InvalidConfiguration, UnknownId,
 _UNAVAILABLE = (Draining, NodeUnreachable, NotRunning)
 TEXT_MAX = 300
 _UNKNOWN_FIELD = "Object contains unknown field"
-"""How msgspec begins its message."""
+_UNKNOWN_CHOICE = "Invalid enum value"
+"""How msgspec begins these messages."""
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 """Of msgspec's path: into a field, or into a list or an object of any names."""
 _HALF_CHARACTER = re.compile(
@@ -202,7 +203,7 @@ def from_decoding(error: Exception, place: str, kind: Any, body: bytes) -> HttpE
         message[:TEXT_MAX],
         place=f"{place} {inside}" if place else inside,
         got=_value_at(body, inside),
-        limit=_fields_at(kind, inside) if message.startswith(_UNKNOWN_FIELD) else None,
+        limit=_limit_at(kind, inside, message),
     )
 
 
@@ -224,13 +225,23 @@ def _value_at(body: bytes, path: str) -> str | None:
     return msgspec.json.encode(value).decode()[:_VALUE_MAX]
 
 
-def _fields_at(kind: Any, path: str) -> str:
-    """Names of the fields that an object at ``path`` (``$.records[0]``) of a value may have."""
-    found = _without_unions(inspect.type_info(kind))
+def _limit_at(kind: Any, path: str, message: str) -> str | None:
+    """The fields that an object at ``path`` (``$.records[0]``) of a value may have, or the choices
+    there, if the message is that what was given is none of them."""
+    if not message.startswith((_UNKNOWN_FIELD, _UNKNOWN_CHOICE)):
+        return None
+    types = _without_unions(inspect.type_info(kind))
     for name, _ in _STEP.findall(path):
-        found = [inner for one in found for inner in _inner(one, name)]
-    names = (field.encode_name for one in found for field in getattr(one, "fields", ()))
-    return ", ".join(dict.fromkeys(names))
+        types = [inner for outer in types for inner in _inner(outer, name)]
+    allowed: list[str] = []
+    for each in types:
+        if message.startswith(_UNKNOWN_FIELD):
+            allowed += [field.encode_name for field in getattr(each, "fields", ())]
+        elif isinstance(each, inspect.LiteralType):
+            allowed += map(str, each.values)
+        elif isinstance(each, inspect.EnumType):
+            allowed += [str(choice.value) for choice in each.cls]
+    return ", ".join(dict.fromkeys(allowed))
 
 
 def _inner(kind: inspect.Type, name: str) -> list[inspect.Type]:

@@ -25,7 +25,7 @@ from typing import Any, Self
 
 from ...wheel.checks import PARTITION_MAX, RESERVED_PREFIX, check_topic, is_time, reserved_header
 from ...wheel.errors import InvalidMessage
-from ...wheel.names import check_name
+from ...wheel.names import NAME_HEADER, check_name
 from ...wheel.rows import Header
 from .cron import cron_expression
 from .fields import JsonFields, content_fields, header_pairs
@@ -115,7 +115,10 @@ class Template:
                 "headers", len(headers), f"{HEADERS_MAX} headers at most", "Leave some out"
             )
         if wrong := [name for name, _ in headers if name.startswith(RESERVED_PREFIX)]:
-            raise fields.refused("headers", reserved_header(wrong))
+            reserved = reserved_header(wrong)
+            if NAME_HEADER in wrong:
+                reserved.remedy = 'Write the message\'s name as "name" in template'
+            raise fields.refused("headers", reserved)
         template = cls(
             topic=topic or "",
             value=fields.content("value"),

@@ -83,6 +83,12 @@ def test_a_message_is_moved_and_cancelled_by_its_name(node: NodeProcess, tmp_pat
     }
 
 
+def test_a_value_that_was_forgotten_is_noted(node: NodeProcess) -> None:
+    done = run_cli("send", "forgotten", *LATER, "--name", "n", "--node", node.address, given="")
+    assert (done.stdout, done.returncode) == ("", 0)
+    assert "no messages were given. Give values as arguments" in done.stderr
+
+
 @pytest.mark.parametrize("words", [("cancel",), ("reschedule", *LATER)], ids=["cancel", "move"])
 def test_a_name_in_the_place_of_an_id_is_told_from_one(
     node: NodeProcess, words: tuple[str, ...]

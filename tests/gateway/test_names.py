@@ -329,6 +329,13 @@ def test_a_bad_name_stores_nothing_of_its_request_and_holds_up_no_other(
         ("PATCH", "/v1/names/t/n", {"due_ms": 1, "delay_ms": 1}, "$", "exactly one of due_ms and"),
         ("PUT", "/v1/names/t/n", {"delay_ms": 1, "topic": "u"}, "$", "topic"),
         ("PUT", "/v1/names/t/n", {"delay_ms": 1, "if_exists": "maybe"}, "$.if_exists", "maybe"),
+        (
+            "PUT",
+            "/v1/names/t/n",
+            {"delay_ms": 1, "if_exists": ""},
+            "$.if_exists",
+            "keep, refuse, replace",
+        ),
         ("PUT", "/v1/names/t/n", {"value": "x"}, "$", ""),
         ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1, "name": "\x07"}, "", "\\u{7}"),
         ("POST", "/v1/messages", {"topic": "t", "delay_ms": 1, "if_exists": "keep"}, "", "keep"),

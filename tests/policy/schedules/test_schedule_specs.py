@@ -232,6 +232,7 @@ def test_what_is_no_schedule_gets_an_error_that_says_all(fields: Any, place: str
         ({"zone" * 11: 1}, "Correct the name"),
         ({"every_ms": "5s"}, "Write it in digits alone, without quotes, point or unit"),
         ({"every_ms": 5}, "expected 1000 to 316224000000 ms: once a second at most"),
+        (in_template(headers={"slotwheel-name": "n"}), """name as "name" in template"""),
         ({"template": None}, "got nothing; expected an object of JSON"),
         ({"cron": "0 30 8 * * *"}, "expected five fields, none of them for seconds or years"),
         ({"cron": "60 8 * * *"}, "a minute of 0 to 59, *, a range that goes up, a list or a step"),
