@@ -9,8 +9,10 @@ from urllib.parse import quote
 import pytest
 
 from slotwheel import Client
+from slotwheel.policy.schedules.missed import AHEAD_MS
 from slotwheel.wheel.errors import InvalidMessage, ScheduleChanged, UnknownSchedule
 from support.gatewayprocess import NodeWithGateway, ask
+from support.wallclock import WallClock
 
 HOUR_MS = 3_600_000
 BEAT = {"every_ms": HOUR_MS, "template": {"topic": "beats", "value": "x"}}
@@ -19,8 +21,15 @@ ALL = "/v1/schedules"
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithGateway]:
-    with NodeWithGateway(tmp_path_factory.mktemp("schedules") / "data") as node:
+def clock(tmp_path_factory: pytest.TempPathFactory) -> WallClock:
+    """The node's."""
+    return WallClock(tmp_path_factory.mktemp("clock") / "clock")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, clock: WallClock) -> Iterator[NodeWithGateway]:
+    data = tmp_path_factory.mktemp("schedules") / "data"
+    with NodeWithGateway(data, **clock.variables) as node:
         yield node
         assert "Traceback" not in node.log_text()
 
@@ -36,7 +45,7 @@ def put(node: NodeWithGateway, name: str, /, **fields: Any) -> dict[str, Any]:
     return shown
 
 
-def test_a_schedule_from_its_put_to_its_end(node: NodeWithGateway) -> None:
+def test_a_schedule_from_its_put_to_its_end(node: NodeWithGateway, clock: WallClock) -> None:
     path = path_of("beat")
     stored = put(node, "beat", every_ms=1000)
     assert stored["schedule"] == {"name": "beat", **BEAT, "every_ms": 1000}
@@ -57,6 +66,7 @@ def test_a_schedule_from_its_put_to_its_end(node: NodeWithGateway) -> None:
     assert ran.json()["run"] == paused["runs"] + 1, "a pause stops no run that is asked for"
     assert ask(node, "GET", path).json()["last"]["id"] == ran.json()["id"]
     # What is a message already leaves all the same, and so does the run that was asked for.
+    clock.sleep(AHEAD_MS)
     rows = node.wait_for("beats", ran.json()["run"])
     assert len(rows) == ran.json()["run"]
     assert {row["value"] for row in rows} == {b"x"}
