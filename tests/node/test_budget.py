@@ -24,11 +24,14 @@ from slotwheel.node.budget import (
 )
 from slotwheel.wheel.config import MIB, WheelConfig
 from support.nodeprocess import NodeProcess
-from support.waiting import eventually
+from support.waiting import eventually, now_ms
+from support.wallclock import WallClock
 
 V2, V1 = ("cgroup2", "rw", "memory.max"), ("cgroup", "rw,memory", "memory.limit_in_bytes")
 NONE = "9223372036854771712"
 """No limit, as version 1 writes it."""
+AWAKE_MS = 4_000
+"""So long before it is due a slot is not being read yet."""
 
 
 def system(
@@ -110,7 +113,8 @@ def test_what_was_given_stays() -> None:
 def test_a_burst_leaves_a_node_with_little_memory_alive(tmp_path: Path) -> None:
     """180 MB come in at once, and are due in one second; 300 MB is all that the node may use."""
     rows, parts, limit = 3_000, 60, 300_000_000
-    own = NodeProcess(tmp_path / "data", "--memory", str(limit))
+    clock = WallClock(tmp_path / "clock")
+    own = NodeProcess(tmp_path / "data", "--memory", str(limit), **clock.variables)
     own.forked = False
     with own as node:
         pid, peak = node.running.pid, 0
@@ -123,13 +127,16 @@ def test_a_burst_leaves_a_node_with_little_memory_alive(tmp_path: Path) -> None:
             peak = max(peak, int(found[1]) * 1024)
 
         with Client(node.address, batch_rows=rows) as client:
-            due = (int(time.time()) + 15) * 1000 + np.arange(rows) * 1000 // rows
+            due_s = int(time.time()) + 120
+            due = due_s * 1000 + np.arange(rows) * 1000 // rows
             columns = [pa.array(due), pa.array(["t"] * rows), pa.array([os.urandom(1000)] * rows)]
             batch = pa.RecordBatch.from_arrays(columns, names=["due", "topic", "value"])
             for _ in range(parts):
                 client.send_table(batch)
                 look()
             client.flush()
+            # Nobody waits for the second: the machine sleeps until shortly before it.
+            clock.sleep(due_s * 1000 - AWAKE_MS - now_ms())
 
             def left() -> bool:
                 look()
