@@ -21,7 +21,7 @@ from support import replayrun
 from support.sparkcluster import SparkCluster, interpreter
 
 PLATLIB = Path(sysconfig.get_path("platlib"))
-LIBRARIES = ("numpy", "pyarrow", "crc32c")
+LIBRARIES = ("numpy", "pyarrow", "crc32c", "cronsim")
 WITHIN_S = 480
 
 
