@@ -218,7 +218,7 @@ def _name_headers(name: object, if_exists: object) -> list[tuple[str, Content]]:
         )
     check_name(name)
     if if_exists is None:
-        return [(NAME_HEADER, name)]
+        return [(NAME_HEADER, name.encode())]
     if if_exists not in tuple(IfExists):
         raise InvalidMessage(
             "unknown if_exists",
@@ -301,17 +301,25 @@ def flatten(message: Message) -> FlatMessage:
     nbytes = len(key or b"") + len(value or b"")
     headers, headers_bytes = encoded(header_pairs(message, due))
     nbytes += headers_bytes
-    if wrong := reserved_among([name for name, _ in headers]):
+    if headers:
+        _check_headers(headers, due)
+    return FlatMessage(due, message.topic, partition, key, value, headers, nbytes)
+
+
+def _check_headers(headers: Sequence[Header], due: int) -> None:
+    """Errors: ``InvalidMessage``."""
+    names = [name for name, _ in headers]
+    if wrong := reserved_among(names):
         raise reserved_header(wrong)
-    said = any(name in _SAID_IN_HEADERS for name, _ in headers)
+    if _SAID_IN_HEADERS.isdisjoint(names):
+        return
     # Arrow only for what may be bad: where pandas is installed it imports that at its first list,
     # which takes half a second.
-    if said and not are_good_headers([(name.encode(), value) for name, value in headers], due):
+    if not are_good_headers([(name.encode(), value) for name, value in headers], due):
         column = header_column([headers])
         bad = {**bad_names(column), **bad_expiries(column, np.array([due]))}
         if bad:
             raise bad[0]
-    return FlatMessage(due, message.topic, partition, key, value, headers, nbytes)
 
 
 def encoded(pairs: Sequence[tuple[str, Content]]) -> tuple[list[Header], int]:
@@ -321,7 +329,10 @@ def encoded(pairs: Sequence[tuple[str, Content]]) -> tuple[list[Header], int]:
     try:
         for name, content in pairs:
             nbytes += len(name.encode())
-            value = content_of(f"header {name!r}", content)
+            if content is None or type(content) is bytes:  # or the text is made for nothing
+                value = content
+            else:
+                value = content_of(f"header {name!r}", content)
             nbytes += len(value or b"")
             headers.append((name, value))
     except (TypeError, ValueError, AttributeError):

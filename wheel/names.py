@@ -22,7 +22,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -44,7 +44,9 @@ KEY_BYTES = 16
 _NAME, _IF_EXISTS = NAME_HEADER.encode(), IF_EXISTS_HEADER.encode()
 _BLANK, _DELETE = 0x20, 0x7F
 _CONTROL = "[\x00-\x1f\x7f-\x9f]"
-_HASH = blake2b(digest_size=KEY_BYTES)
+_TOPICS_MAX = 4096
+_HALVES = struct.Struct(">QQ")
+assert _HALVES.size == KEY_BYTES
 # +-----+--------+-----+--------+
 # | row | before | due | offset |
 # | u32 | u8 + 3 | i64 | i64    |
@@ -93,10 +95,15 @@ class NameKeys(list[bytes]):
         numbers = np.frombuffer(b"".join(self), ">u8").reshape(-1, 2)
         return numbers[:, 0].astype(np.uint64), numbers[:, 1].astype(np.uint64)
 
-    @cached_property
-    def pairs(self) -> list[tuple[int, int]]:
-        """As ``halves``, in pairs of Python's own numbers."""
-        return [(int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")) for key in self]
+    _pairs: Sequence[tuple[int, int]] = ()
+
+    @property
+    def pairs(self) -> Sequence[tuple[int, int]]:
+        """As ``halves``, in pairs of Python's own numbers; kept as well, without the lock that
+        ``cached_property`` takes: for one key that costs more than all else here."""
+        if len(self._pairs) != len(self):
+            self._pairs = [*map(_HALVES.unpack, self)]
+        return self._pairs
 
     @property
     def differ(self) -> bool:
@@ -164,14 +171,21 @@ def key_of(topic: bytes, name: bytes) -> bytes:
 
 def keys_of(topics: Sequence[bytes], names: Sequence[bytes]) -> NameKeys:
     """The key of each name in its topic."""
-    of_topic = {}
-    for topic in set(topics):
-        of_topic[topic] = hashed = _HASH.copy()
-        hashed.update(topic + b"\0")
-    begun = [of_topic[topic].copy() for topic in topics]
-    for hashed, name in zip(begun, names, strict=True):
+    keys = NameKeys()
+    last: bytes | None = None
+    for topic, name in zip(topics, names, strict=True):
+        if topic != last:
+            begun, last = _hash_of(topic), topic
+        hashed = begun.copy()
         hashed.update(name)
-    return NameKeys([hashed.digest() for hashed in begun])
+        keys.append(hashed.digest())
+    return keys
+
+
+@lru_cache(_TOPICS_MAX)
+def _hash_of(topic: bytes) -> blake2b:
+    """What the keys of all names of a topic begin with. It is copied and never changed."""
+    return blake2b(topic + b"\0", digest_size=KEY_BYTES)
 
 
 def place_of(due: int, offset: int) -> NamePlace:
@@ -228,15 +242,17 @@ def named_plain(rows: Sequence[PlainRow]) -> NamedRows | None:
     names: list[bytes] = []
     modes: list[IfExists] = []
     for number, (_, topic, _, _, _, headers) in enumerate(rows):
-        if not headers:
-            continue
-        given = dict(headers)
-        name = given.get(_NAME)
+        name, mode = None, IfExists.REPLACE
+        for header, value in headers:
+            if header == _NAME:
+                name = value
+            elif header == _IF_EXISTS and value:
+                mode = _MODES[value]
         if name is not None:
             at.append(number)
             topics.append(topic)
             names.append(name)
-            modes.append(_MODES[given.get(_IF_EXISTS) or b"replace"])
+            modes.append(mode)
     return NamedRows(at, topics, keys_of(topics, names), modes) if at else None
 
 

@@ -40,7 +40,7 @@ from .config import WheelConfig
 from .delay import delay_of
 from .errors import InvalidBatch, SlotwheelError
 from .expiry import EXPIRES_HEADER
-from .names import bad_plain_name
+from .names import NAME_HEADER, bad_plain_name
 from .request import is_request
 from .schema import INPUT, PAYLOAD, times
 
@@ -53,6 +53,7 @@ GROUP_BYTES_MAX = 1 << 20
 """Bytes of the records that become one entry: a longer one is written while everybody waits."""
 _OURS = RESERVED_PREFIX.encode()
 _EXPIRES = EXPIRES_HEADER.encode()
+_NAME = NAME_HEADER.encode()
 _GIVEN = frozenset(name.encode() for name in INPUT_HEADERS)
 _DIGITS_MAX = 18
 _NO_HEADERS: Sequence[PlainHeader] = ()
@@ -228,6 +229,8 @@ def _are_good(rows: Sequence[PlainRow], latest_ms: int) -> bool:
 def are_good_headers(headers: Sequence[PlainHeader], due: int) -> bool:
     """True if the headers of a row that is due at ``due`` (ms) are surely good, but for their size.
     False means that ``check_input`` has to judge them, and to say what is wrong."""
+    if len(headers) == 1 and headers[0][0] == _NAME:
+        return not bad_plain_name(headers)
     ours = [name for name, _ in headers if name.startswith(_OURS)]
     if not all(name.isascii() for name, _ in headers):
         return False

@@ -988,7 +988,8 @@ class Wheel:
                 self._storage.names.take(queued.names)
             if queued.cancels is not None:
                 self._storage.names.cancel(queued.cancels)
-            self._befores.update(answer.before for answer in queued.named)
+            if queued.named:
+                self._befores.update(answer.before for answer in queued.named)
             if queued.schedules:
                 changes, index = queued.schedules, queued.entry.index
                 self._schedules.committed(changes, index, own=queued.own)

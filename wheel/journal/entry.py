@@ -324,7 +324,7 @@ def with_parts(batch: Bytes, parts: Sequence[EntryPart], notes: Notes | None = N
 
 
 def _encode_notes(notes: Notes) -> bytes:
-    packed = b"".join(_NOTE.pack(kind, len(note)) + note for kind, note in sorted(notes.items()))
+    packed = b"".join([_NOTE.pack(kind, len(note)) + note for kind, note in sorted(notes.items())])
     return packed + _NOTES_END.pack(len(packed), 0, _NOTES_MAGIC)
 
 

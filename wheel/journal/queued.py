@@ -191,7 +191,8 @@ def sent_of(
 
 def named_in(notes: Notes | None) -> Sequence[NamedAnswer]:
     """What an entry's notes say of names. Errors: ``ValueError``."""
-    return decode_named(notes.get(NoteKind.NAMES, b"")) if notes else ()
+    note = notes.get(NoteKind.NAMES) if notes else None
+    return decode_named(note) if note else ()
 
 
 def named_among(named: Sequence[NamedAnswer], first: int, rows: int) -> Sequence[NamedAnswer]:

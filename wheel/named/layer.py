@@ -153,13 +153,15 @@ class NameLayer:
             due, offset = np.asarray(names.due, np.int64), np.asarray(names.offset, np.int64)
             self._add(HeldNames(*names.keys.halves, due, offset))
             return
-        start = self._count
-        each = zip(names.keys.pairs, names.due, names.offset, strict=True)
-        for row, (halves, due_ms, offset_of_row) in enumerate(each, start):
+        row = self._count
+        for halves, due_ms, offset in zip(names.keys.pairs, names.due, names.offset, strict=True):
             self._first[row], self._second[row] = halves
-            self._due[row], self._offset[row] = int(due_ms), int(offset_of_row)
-        self._index_each(range(start, start + len(names)))
-        self._count = start + len(names)
+            self._due[row], self._offset[row] = due_ms, offset
+            slot = self._find(*halves)
+            self.names += not self._slot[slot]
+            row += 1
+            self._slot[slot] = row
+        self._count = row
 
     def _add(self, names: HeldNames) -> None:
         start, stop = self._count, self._count + len(names)

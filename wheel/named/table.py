@@ -172,8 +172,8 @@ class NameTable:
                     place = layer.place(*halves, below)
                     if place is not None:
                         known[key] = place_of(*place)
-        for layer in self._layers:
-            if layer.cancelled and known:
+        for layer in self._layers if known else ():
+            if layer.cancelled:
                 known = {
                     key: place
                     for key, place in known.items()
