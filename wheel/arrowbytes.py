@@ -47,8 +47,11 @@ Column = tuple[bytes, bytes, bytes]
 """The buffers of a binary column: validity, ends, content."""
 
 
-def encode_rows(rows: Sequence[PlainRow], created_ms: int | Sequence[int]) -> bytes:
-    """The message of at least one row, PAYLOAD schema; ``created_ms``: of all of them, or each."""
+def encode_rows(
+    rows: Sequence[PlainRow], created_ms: int | Sequence[int], cancels: Sequence[int] = ()
+) -> bytes:
+    """The message of at least one row, PAYLOAD schema; ``created_ms``: of all of them, or each.
+    ``cancels``: of cancel rows, the offset that each of them names; empty: they are messages."""
     due, topics, partitions, keys, values, headers = zip(*rows, strict=True)
     count = len(due)
     none = bytes((count + 7) // 8)
@@ -70,7 +73,7 @@ def encode_rows(rows: Sequence[PlainRow], created_ms: int | Sequence[int]) -> by
     buffers = (
         *(b"", struct.pack(times, *due)),
         *(b"", struct.pack(times, *created)),
-        *(none, bytes(8 * count)),  # nothing is cancelled
+        *((b"", struct.pack(times, *cancels)) if cancels else (none, bytes(8 * count))),
         *(b"", *topic[1:]),
         *partition,
         *key,
@@ -91,7 +94,7 @@ def encode_rows(rows: Sequence[PlainRow], created_ms: int | Sequence[int]) -> by
                 parts.append(_PADS[size & 7])
             at += (size + 7) & ~7
     many = len(pairs)
-    nulls = 0, 0, count, 0, no_partition, no_key, no_value, 0, 0, 0, no_content
+    nulls = 0, 0, 0 if cancels else count, 0, no_partition, no_key, no_value, 0, 0, 0, no_content
     lengths = (count,) * 8 + (many,) * 3
     nodes = chain.from_iterable(zip(lengths, nulls, strict=True))
     parts[0] = _METADATA.pack(_MESSAGE, at, _RECORD_BATCH, count, _BUFFERS, *places, _NODES, *nodes)

@@ -54,7 +54,6 @@ from .journal.log import Log
 from .journal.payloads import (
     EncodedBatch,
     encode_input,
-    encode_own,
     encode_plain,
     encode_together,
 )
@@ -823,8 +822,8 @@ class Wheel:
         """Queue rows that this dispatcher has decided on, cancel rows among them. Errors:
         ``NotMaster`` when its epoch is over: the marks of a later one may be others."""
 
-        def append(rows: pa.RecordBatch) -> AppendWaiter:
-            batch = encode_own(rows, now_ms)
+        def append(encode: Callable[[int], EncodedBatch]) -> AppendWaiter:
+            batch = encode(now_ms)
             with self._lock:
                 if self._dispatcher is not dispatcher:
                     raise self._not_master()

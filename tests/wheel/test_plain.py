@@ -18,7 +18,12 @@ from slotwheel.wheel.config import WheelConfig
 from slotwheel.wheel.delay import as_due
 from slotwheel.wheel.errors import InvalidBatch, SlotwheelError
 from slotwheel.wheel.expiry import EXPIRES_HEADER
-from slotwheel.wheel.journal.payloads import encode_input
+from slotwheel.wheel.journal.payloads import (
+    cancel_rows,
+    encode_cancels,
+    encode_input,
+    encode_own,
+)
 from slotwheel.wheel.names import IF_EXISTS_HEADER, NAME_HEADER
 from slotwheel.wheel.plain import check_plain, decode_records, encode_records
 from slotwheel.wheel.rows import header_lists
@@ -69,6 +74,20 @@ def arrow(rows: list[PlainRow]) -> pa.RecordBatch:
 def test_the_bytes_are_those_that_arrow_writes(rows: list[PlainRow], created_ms: int) -> None:
     """Of the installed pyarrow; the lists of columns that are all null, or none, are in it."""
     assert encode_rows(rows, created_ms) == bytes(encode_input(arrow(rows), created_ms).payload)
+
+
+@given(st.lists(st.tuples(int64s, int64s), min_size=1, max_size=70), int64s)
+def test_cancel_rows_are_those_that_arrow_writes(
+    cancels: list[tuple[int, int]], created_ms: int
+) -> None:
+    """A few are made without Arrow, and are the same bytes."""
+    due, target = np.array(cancels, np.int64).T.copy()
+    encoded = encode_cancels(due, target, created_ms)
+    by_arrow = encode_own(cancel_rows(due, target), created_ms)
+    assert bytes(encoded.payload) == bytes(by_arrow.payload)
+    assert encoded.rows == by_arrow.rows
+    assert encoded.names is None
+    np.testing.assert_array_equal(encoded.due, due)
 
 
 @given(sparse)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +34,7 @@ from ..answers import AppendReceipt, CancelAnswer
 from ..config import TICK_MS
 from ..errors import Damaged, Overloaded
 from ..ids import IdMint, MessageId
-from ..journal.payloads import cancel_rows
+from ..journal.payloads import EncodedBatch, cancel_rows, encode_cancels, encode_own
 from ..journal.queued import AppendWaiter
 from ..rows import members
 from ..schema import INPUT, PAYLOAD, TIME, Int64s, Mask
@@ -43,8 +44,9 @@ from ..slots.storage import Storage
 from .cancels import Cancels
 from .lines import HasLeft, Lines
 
-QueueRows = Callable[[pa.RecordBatch], AppendWaiter]
-"""Queues rows (``PAYLOAD``, without ``created``), and holds back from then on what they name."""
+QueueRows = Callable[[Callable[[int], EncodedBatch]], AppendWaiter]
+"""Queues rows, which are encoded by what is given, at a time in ms; and holds back from then on
+what they name."""
 AppendCancels = Callable[[Int64s, Int64s], AppendWaiter | None]
 CheckRows = Callable[[pa.RecordBatch], pa.RecordBatch]
 MayCancel = Callable[[str], bool]
@@ -160,7 +162,7 @@ class Canceller:
         due, offset = due[genuine], offset[genuine]
 
         def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter:
-            return append(cancel_rows(due, offset))
+            return append(partial(encode_cancels, due, offset))
 
         topics = np.full(len(offset), None, object)
         decided = np.full(len(asked), RowState.UNKNOWN, np.int8)
@@ -199,7 +201,7 @@ class Canceller:
             if fresh is None or moved:
                 return None
             rows = pa.concat_batches([cancel_rows(due, offset), _as_payload(fresh)])
-            queued.append(append(rows))
+            queued.append(append(partial(encode_own, rows)))
             return queued[0]
 
         topic = None if row is None else row.column("topic")[0].as_py()
@@ -228,7 +230,7 @@ class Canceller:
             state, _ = self.states(due, offset, np.array([topic], object))
             waiter = None
             if state[0] == RowState.APPEND and stays():
-                waiter = append(cancel_rows(due, offset))
+                waiter = append(partial(encode_cancels, due, offset))
         if waiter is not None:
             return _outcome(waiter, timeout_s)
         cancelled = False
@@ -236,7 +238,7 @@ class Canceller:
         def append_cancels(due: Int64s, offset: Int64s) -> AppendWaiter | None:
             nonlocal cancelled
             cancelled = stays()
-            return append(cancel_rows(due, offset)) if cancelled else None
+            return append(partial(encode_cancels, due, offset)) if cancelled else None
 
         answer = self._settle_one(target, topic, append_cancels, timeout_s)
         return None if not cancelled and self._moved(stays) else answer

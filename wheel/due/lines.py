@@ -28,7 +28,7 @@ import pyarrow as pa
 from .. import compute as pc
 from ..mark import Mark, Marks, TopicMark
 from ..rows import from_numpy, no_rows, take_rows
-from ..schema import Int64s, Mask, times, valid
+from ..schema import Int64s, Mask, bounds, times, valid
 from .cancels import among
 from .chunk import Chunk, ChunkInFlight
 from .reader import SlotCursor
@@ -107,6 +107,12 @@ class Line:
         if not self.ahead:
             return np.zeros(len(offset), np.bool_)
         return np.isin(offset, np.fromiter(self.ahead, np.int64, len(self.ahead)))
+
+    @property
+    def furthest_ms(self) -> int:
+        """The latest due time of a row that its mark covers, or that may be in flight."""
+        mark_ms = self.mark.furthest_ms
+        return mark_ms if self.flight is None else max(mark_ms, self.flight.chunk.after.furthest_ms)
 
     def in_flight(self, due: Int64s, offset: Int64s) -> Mask:
         """True for rows that may be in flight, by the marks; shape (rows,)."""
@@ -254,6 +260,8 @@ class Lines:
         """A value of ``HasLeft`` for each row, shape (rows,) like all arguments. ``topics``: None
         where the topic is not known, which matters only where the answer is ``BY_TOPIC``; empty for
         a row that is stored no longer."""
+        if self._are_ahead_of_all(due):
+            return np.full(len(due), HasLeft.NO, np.int8)
         unknown = among(self._unknown, offset) | (offset <= self._unknown_upto)
         left = np.where(unknown, HasLeft.UNKNOWN, HasLeft.NO).astype(np.int8)
         passed = self.main.mark.covered(due, offset)
@@ -275,6 +283,15 @@ class Lines:
             ahead |= line.ahead & asked
         left[among(ahead, offset)] = HasLeft.YES
         return left
+
+    def _are_ahead_of_all(self, due: Int64s) -> bool:
+        """True if all rows are due later than any that has left or may have left. Mostly they are,
+        and this costs a single row a tenth of what NumPy's calls for all other cases do."""
+        if self.any_unknown or not len(due):
+            return False
+        earliest_ms, _ = bounds(due)
+        lines = (self.main, *self.held.values())
+        return all(not line.ahead and line.furthest_ms < earliest_ms for line in lines)
 
     def _covered_by_all(self, due: Int64s, offset: Int64s) -> Mask:
         """True for rows that the marks of all held-back topics cover, shape (rows,). Their former

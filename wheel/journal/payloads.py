@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..files import Bytes
 from ..ids import LONG_FROM, NO_LONG_IDS
 from ..names import NamedRows, named_plain, named_rows
 from ..rows import from_numpy, no_cancels, no_headers
-from ..schema import PAYLOAD, TIME, Int64s, Mask, times
+from ..schema import FEW_ROWS, PAYLOAD, TIME, Int64s, Mask, times
 from .entry import Entry
 from .segment import STORE_ID_BYTES
 
@@ -146,29 +145,28 @@ def encode_own(rows: pa.RecordBatch, created_ms: int) -> EncodedBatch:
     return _read_back(_created_at(rows, created_ms).serialize(), named_rows(rows))
 
 
+def encode_cancels(due: Int64s, target: Int64s, created_ms: int) -> EncodedBatch:
+    """Encode cancel rows: see ``cancel_rows``. A few of them are made as plain rows are: for a
+    single one Arrow's calls take a tenth of a millisecond."""
+    if len(target) > FEW_ROWS:
+        return encode_own(cancel_rows(due, target), created_ms)
+    rows: list[PlainRow] = [(at, b"", None, None, None, ()) for at in due.tolist()]
+    return _read_back(pa.py_buffer(encode_rows(rows, created_ms, target.tolist())), None)
+
+
 def cancel_rows(due: Int64s, target: Int64s) -> pa.RecordBatch:
     """Cancel rows (PAYLOAD schema): due with their targets, so in the targets' slots."""
     count = len(target)
     times = from_numpy(due, TIME)
-    nothing = _one_without_content() if count == 1 else _without_content(count)
-    columns = [times, times, from_numpy(target, pa.int64()), *nothing]
-    return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
-
-
-def _without_content(count: int) -> list[pa.Array]:
-    """The columns from the topic on of so many rows that have none and nothing else."""
-    return [
+    columns = [
+        *(times, times, from_numpy(target, pa.int64())),
         pa.array([""] * count, pa.utf8()),
         pa.nulls(count, pa.int32()),
         pa.nulls(count, pa.binary()),
         pa.nulls(count, pa.binary()),
         no_headers(count),
     ]
-
-
-@cache
-def _one_without_content() -> list[pa.Array]:
-    return _without_content(1)
+    return pa.RecordBatch.from_arrays(columns, schema=PAYLOAD)
 
 
 def _created_at(rows: pa.RecordBatch, created_ms: int) -> pa.RecordBatch:
