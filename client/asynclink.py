@@ -41,6 +41,7 @@ from ..wheel.errors import (
     Forbidden,
     InvalidBatch,
     InvalidMessage,
+    NameTaken,
     NodeUnreachable,
     NotMaster,
     NotRunning,
@@ -516,6 +517,8 @@ def _bad_messages(messages: Sequence[_Message], error: SlotwheelError) -> dict[i
     """The errors of messages that are at fault, by number; empty if the error names none."""
     if not isinstance(error, InvalidMessage | Forbidden) or error.row is None:
         return {}
+    if isinstance(error, NameTaken):
+        return {**error.by_row(len(messages))}
     row, error.row = error.row, None  # its number in a request that the caller does not know
     if not 0 <= row < len(messages):
         return {}

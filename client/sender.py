@@ -25,6 +25,7 @@ from ..wheel.errors import (
     Forbidden,
     InvalidBatch,
     InvalidMessage,
+    NameTaken,
     NodeUnreachable,
     NotRunning,
     Overloaded,
@@ -484,6 +485,8 @@ class Sender:
         if not 0 <= error.row < rows.num_rows:
             return {}
         bad: Errors = {**self._buffer.limits.bad_rows_at(rows, clock_ms())}
+        if isinstance(error, NameTaken):
+            return {**bad, **error.by_row(rows.num_rows)}
         row, error.row = error.row, None  # its number in a batch that the caller does not know
         if isinstance(error, UnknownTopic):
             topics = rows.column("topic").to_pylist()

@@ -160,9 +160,40 @@ class Draining(SlotwheelError):
 
 class NameTaken(InvalidMessage):
     """A pending message has the name, and the one that came was not to take its place. ``got``: the
-    id of the pending one; ``row``: the row of the one that came."""
+    id of the pending one; ``row``: the row of the one that came. ``more``: further rows of the
+    batch for which that is so, if the first one is left out, each with its ``got``; up to
+    ``MORE_MAX`` of them. Otherwise a sender whose 5,000 names are all taken would learn of them one
+    by one, and send 5,000 times."""
 
     code = "name-taken"
+    MORE_MAX: ClassVar[int] = 1000
+    more: Sequence[tuple[int, str]] = ()
+
+    def of_rows_from(self, first: int) -> Self:
+        error = super().of_rows_from(first)
+        error.more = [(row - first, got) for row, got in self.more]
+        return error
+
+    def without_row(self) -> Self:
+        error = super().without_row()
+        error.more = ()
+        return error
+
+    def naming(self, more: Sequence[tuple[int, str]]) -> Self:
+        """This error with further rows of the batch, each with its ``got``."""
+        error = copy(self)
+        error.more = [*more]
+        return error
+
+    def by_row(self, rows: int) -> dict[int, Self]:
+        """The error of each row that it names, of a batch of so many rows."""
+        named = [(-1 if self.row is None else self.row, self.got), *self.more]
+        alone = self.without_row()
+        return {row: alone.showing(got) for row, got in named if 0 <= row < rows}
+
+    def to_wire(self) -> dict[str, Any]:
+        fields = super().to_wire()
+        return fields | {"more": [*self.more]} if self.more else fields
 
 
 class UnknownSchedule(InvalidMessage):
@@ -440,10 +471,20 @@ def from_wire(fields: dict[str, Any]) -> SlotwheelError:
         row=row if isinstance(row, int) else None,
         uncertain=fields.get("uncertain") is True,
     )
+    if isinstance(error, NameTaken):
+        error.more = _more_of(fields.get("more"))
     wait_ms = fields.get("retry_after_ms")
     if isinstance(error, OverQuota) and type(wait_ms) is int:
         error.retry_after_ms = max(0, min(wait_ms, _RETRY_AFTER_MAX_MS))
     return error
+
+
+def _more_of(given: Any) -> list[tuple[int, str]]:
+    more: list[tuple[int, str]] = []
+    for pair in given if isinstance(given, list) else []:
+        if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[0]) is int:
+            more.append((pair[0], shown_text(str(pair[1]), lines=False)))
+    return more[: NameTaken.MORE_MAX]
 
 
 _REMEDIES = {

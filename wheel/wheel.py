@@ -476,15 +476,13 @@ class Wheel:
         left: list[CheckedBatch] = []
         again: list[CheckedBatch] = []
         for checked, start, end in zip(group, [0, *ends], ends, strict=False):
-            refused = next(
-                (each for at, each in decided.refused.items() if start <= at < end), None
-            )
+            refused = decided.refusal_of(start, end, self._log.next_offset)
             if refused is None:
                 left.append(checked)
             elif refused.holder >= self._log.next_offset:
                 again.append(checked)
             else:
-                batch, error = checked[0], refused.error.of_rows_from(start)
+                batch, error = checked[0], refused.error
                 awaited = self._log.awaited_row(refused.holder, early=batch.early)
                 if awaited is None:
                     done([batch], error)
@@ -810,8 +808,10 @@ class Wheel:
                 self.check_clock(now_ms)
                 part = EntryPart(producer, sequence, len(batch.due))
                 decided = self._decide_names(batch, stored)
-                for error, holder in decided.refused.values():
-                    awaited = self._log.awaited_row(holder, early=early)
+                refused = decided.refusal_of(0, part.rows, self._log.next_offset)
+                if refused is not None:
+                    awaited = self._log.awaited_row(refused.holder, early=early)
+                    error = refused.error
                     return error if awaited is None else awaited.refuse_by(error, early)
                 waiter = self._queue_waiting(batch, now_ms, part, decided, early=early, wake=wake)
                 return waiter.future

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -130,6 +131,47 @@ def test_a_row_that_is_refused_keeps_none_of_the_others(client: Client, wheel: F
     assert [*receipts.errors()] == [1]
     assert receipts[2].before == Predecessor("replaced", receipts[0].id)
     assert wheel.values() == [b"1", b"3"]
+
+
+def taken_at(*rows: int) -> Callable[[pa.RecordBatch], None]:
+    """Refuses the first batch: the names of some rows are taken."""
+    batches: list[int] = []
+
+    def refuse(batch: pa.RecordBatch) -> None:
+        batches.append(batch.num_rows)
+        if len(batches) == 1:
+            first, *others = rows
+            error = NameTaken("taken", got=f"id {first}", row=first)
+            raise error.naming([(row, f"id {row}") for row in others])
+
+    return refuse
+
+
+def test_many_rows_that_are_refused_are_left_out_at_once(client: Client, wheel: FakeWheel) -> None:
+    wheel.before_append = taken_at(1, 2, 4)
+    receipts = client.send_many([reminder(b"%d" % at, f"n{at}") for at in range(6)])
+    errors = receipts.errors(20)
+    assert {row: (error.got, error.row) for row, error in errors.items()} == {
+        row: (f"id {row}", None) for row in (1, 2, 4)
+    }
+    assert wheel.values() == [b"0", b"3", b"5"]
+
+
+def test_many_tasks_are_refused_at_once(address: str, wheel: FakeWheel) -> None:
+    async def course() -> None:
+        async with AsyncClient(address, timeout_s=20) as client:
+            await client.send(reminder(b"first", "first"))  # the others go together then
+            wheel.before_append = taken_at(1, 2)
+            sent = (client.send(reminder(b"%d" % at, f"n{at}")) for at in range(3))
+            stored, *refused = await asyncio.gather(*sent, return_exceptions=True)
+            assert isinstance(stored, NamedId)
+            assert [error.got for error in refused if isinstance(error, NameTaken)] == [
+                "id 1",
+                "id 2",
+            ]
+
+    asyncio.run(course())
+    assert wheel.values() == [b"first", b"0"]
 
 
 def test_whoever_waits_gets_an_id_that_says_the_same(client: Client) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from slotwheel.wheel.answers import Before, CancelAnswer, NamedAnswer
 from slotwheel.wheel.config import WheelConfig
-from slotwheel.wheel.errors import NameTaken
+from slotwheel.wheel.errors import NameTaken, from_wire
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.named import table
 from slotwheel.wheel.named.runs import DIRECTORY
@@ -287,3 +287,33 @@ def test_the_status_counts_names_and_what_became_of_those_before(node: Node) -> 
     node.reopen(NOW + 2_000)
     status = node.wheel.status()
     assert (status.names, status.names_replaced, status.names_kept) == (3, 0, 0)
+
+
+def test_who_is_refused_for_many_names_learns_of_all_of_them_at_once(node: Node) -> None:
+    first, _ = send(node, [(f"n{at}", IfExists.REPLACE, 60_000) for at in range(50)])
+    again = [(f"n{at}", IfExists.REFUSE, 90_000) for at in range(40, 60)]
+    twice = ("n55", IfExists.REFUSE, 90_000)
+    with pytest.raises(NameTaken) as refused:
+        send(node, [*again, twice])
+    errors = from_wire(refused.value.to_wire())
+    assert isinstance(errors, NameTaken)
+    of_row = errors.by_row(21)
+    assert sorted(of_row) == [*range(10), 20]
+    for row in range(10):
+        held = MessageId.parse(of_row[row].got)
+        assert (held.due, held.offset) == (NOW + 60_000, first + 40 + row)
+    assert of_row[20].got == "the name of row 15 of the same batch"
+    assert [error.row for error in of_row.values()] == [None] * 11
+    send(node, again[10:])
+
+
+def test_a_caller_of_an_entry_learns_of_all_his_rows_and_of_no_others(node: Node) -> None:
+    send(node, [(f"n{at}", IfExists.REPLACE, 60_000) for at in range(4)])
+    taken = [(f"n{at}", IfExists.REFUSE, 90_000) for at in range(4)]
+    free: Named = ("free", IfExists.REFUSE, 90_000)
+    one, other, last = send_plain(node, [[free, *taken[:2]], [taken[2], free], [free]])
+    assert isinstance(one, NameTaken)
+    assert isinstance(other, NameTaken)
+    assert list(one.by_row(3)) == [1, 2]
+    assert list(other.by_row(2)) == [0]
+    assert isinstance(last, PlainReceipt)

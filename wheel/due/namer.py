@@ -16,6 +16,8 @@ Rules
 - Of several callers in one entry a refused one has changed nothing for those behind it. *Example.*
   A sends ``order-17`` and a second row that is refused; B sends ``order-17``, too, and refuses to
   replace. Nothing of A is stored, so B's is.
+- Behind a row that is refused the others are decided as if it were not there, so that its caller
+  learns of all of them at once, and sends what is left (``refusal_of``).
 - A message that is kept out is a row all the same, which its own entry cancels. So offsets stay
   dense, a repeat of the batch gets the same answer, and every reader of the log understands it.
 - A refusal is told once the message for which it is refused is committed. *Example.* A master that
@@ -86,6 +88,26 @@ class NameDecisions:
     offset: list[int] = field(default_factory=list)
     refused: dict[int, RefusedRow] = field(default_factory=dict)
 
+    def refusal_of(self, start: int, end: int, next_offset: int) -> RefusedRow | None:
+        """The error for the caller who has the rows from ``start`` to before ``end``; None: they
+        are not refused. Its ``holder`` is the last of those for which it names rows, so it is true
+        of all once that one is committed. ``next_offset``: what is at it or behind it may yet not
+        be stored."""
+        rows = [(row, at) for row, at in self.refused.items() if start <= row < end]
+        if not rows:
+            return None
+        (_, refused), *others = rows
+        error, holder = refused
+        if isinstance(error, NameTaken) and holder < next_offset:
+            more = [
+                (row, at)
+                for row, at in others
+                if isinstance(at.error, NameTaken) and at.holder < next_offset
+            ][: NameTaken.MORE_MAX]
+            error = error.naming([(row, str(at.error.got)) for row, at in more])
+            holder = max([holder, *(at.holder for _, at in more)])
+        return RefusedRow(error.of_rows_from(start), holder)
+
     def cancel(self, place: NamePlace) -> None:
         due, offset = due_and_offset(place)
         self.due.append(due)
@@ -131,9 +153,9 @@ class Namer:
         rows = _numbers(named.rows)
         for row, key, mode, place in zip(rows, keys, named.modes, own, strict=True):
             while row >= end:
+                if refused:
+                    _give_back(names, replaced)
                 first, end, refused, replaced = end, next(callers), False, {}
-            if refused:
-                continue
             former = before = names.get(key)
             holder = _Holder.PENDING
             if before is None and (before := places.get(key)) is not None:
@@ -158,11 +180,6 @@ class Namer:
                 names[key] = place
                 continue
             refused = True
-            for name, at in replaced.items():
-                if at is None:
-                    del names[name]
-                else:
-                    names[name] = at
         decided.names = TakenNames.at(names)
         return decided
 
@@ -200,6 +217,14 @@ class Namer:
             row=row,
         )
         return RefusedRow(error, -1 if same else offset)
+
+
+def _give_back(names: dict[bytes, NamePlace], replaced: Mapping[bytes, NamePlace | None]) -> None:
+    for name, place in replaced.items():
+        if place is None:
+            del names[name]
+        else:
+            names[name] = place
 
 
 def _numbers(column: Sequence[int] | Int64s) -> Sequence[int]:
