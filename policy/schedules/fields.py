@@ -110,7 +110,7 @@ class JsonFields:
         value = self.given(name)
         if value is not None and type(value) is not int:
             remedy = "Write it in digits alone, without quotes, point or unit, or leave it out"
-            raise self.error(name, shown(value), f"a whole number: {limit}", remedy)
+            raise self.error(name, shown(value), f"a whole number, {limit}", remedy)
         if value is not None and value not in allowed:
             raise self.error(name, shown(value), limit, remedy)
         return value

@@ -214,6 +214,20 @@ def test_fields_are_harmless_in_a_browser(tab: Tab) -> None:
     one.check()
 
 
+def test_pending_messages_show_the_names_by_which_they_are_searched(
+    tab: Tab, node: NodeWithGateway
+) -> None:
+    send(node, "console.names", name="order-17 <b>")
+    send(node, "console.names")
+    page = tab(narrow=True).open("/console/pending?topic=console.names")
+    settle(page)
+    expect(page.locator("#part-rows tbody tr")).to_have_count(2)
+    expect(page.locator("#part-rows td[data-label='Topic'] small")).to_have_text(
+        ["name order-17 <b>"]
+    )
+    check_readable(page)
+
+
 @pytest.mark.parametrize(
     "path", ["../guard.py", "..%2fguard.py", "%2e%2e/guard.py", "vendor/../../guard.py", "x.css"]
 )
