@@ -275,12 +275,13 @@ WIDE_DAMAGE = (
 )
 
 
-def test_files_of_hours_and_days_are_mended_whenever_each_peer_has_spilled(tmp_path: Path) -> None:
+def test_files_of_hours_and_days_are_mended_whenever_each_peer_has_spilled(
+    tmp_path: Path, clocks: dict[str, WallClock]
+) -> None:
     """All at once, on the master and on standbys, while more comes for these files. Then another
     peer becomes master and delivers, on time; and on later days what is due then."""
     due_ms = (now_ms() // 10_000 + 3 * 60) * 10_000
     group = far_group(tmp_path, due_ms, days=4)
-    clocks = {name: WallClock(tmp_path / f"clock-{name}") for name in PEERS}
     options = ("--horizon", "60d", "--tail-age", "500ms", "--tail-keep", "200ms")
     variables = {name: clock.variables for name, clock in clocks.items()}
     with Peers(tmp_path, *options, variables=variables) as peers:
