@@ -71,6 +71,15 @@ def test_before_during_and_after_delivery_and_twice(node: Node) -> None:
     assert cancel(node, last) == [CancelAnswer.UNKNOWN], "it may have left without a mark"
 
 
+def test_what_was_answered_ahead_of_its_mark_is_delivered(node: Node) -> None:
+    """It is due later than all that the mark covers, as the row behind it is, which is pending."""
+    first, second = sent(node, 2, NOW + 5_000)
+    row = np.array([first.due], np.int64), np.array([first.offset], np.int64)
+    master_of(node.wheel).answered_before("t", *row)
+    assert cancel(node, first) == [CancelAnswer.DELIVERED]
+    assert cancel(node, second) == [CancelAnswer.CANCELLED]
+
+
 def test_many_rows_in_flight_are_waited_for_once(node: Node) -> None:
     ids = sent(node, 7)
     assert node.next_chunk(NOW) is not None
