@@ -332,6 +332,7 @@ def test_a_node_says_what_it_is_at_first_and_when_it_is_asked(
     assert said == {
         "slotwheel": 2,
         "group": "default",
+        "draining": False,
         "limits": {
             "horizon_ms": 7_200_000,
             "message_bytes": 1_000_000,
