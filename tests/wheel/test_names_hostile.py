@@ -302,7 +302,7 @@ def test_who_is_refused_for_many_names_learns_of_all_of_them_at_once(node: Node)
     for row in range(10):
         held = MessageId.parse(of_row[row].got)
         assert (held.due, held.offset) == (NOW + 60_000, first + 40 + row)
-    assert of_row[20].got == "the name of row 15 of the same batch"
+    assert of_row[20].got == "the name of an earlier message of the same batch, its row 15"
     assert [error.row for error in of_row.values()] == [None] * 11
     send(node, again[10:])
 
