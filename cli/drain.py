@@ -36,7 +36,6 @@ def command(address: Nodes, timeout: timedelta, wait: bool, as_json: bool) -> in
     Prints how many messages are pending. Its schedules go on: put them elsewhere, and delete them
     here. The exit code is 1 while it is not empty. 'slotwheel undrain' takes it back.
     """
-    left: dict[str, Any] = {}
     with Client(address, timeout_s=timeout.total_seconds()) as client:
         client.drain()
         left = _left(group_status(client))

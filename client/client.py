@@ -23,8 +23,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +75,7 @@ from .addresses import (
 from .asking import ANSWER_S, Asker
 from .batch import ROW_OVERHEAD, ClientObserver, nbytes_of
 from .buffer import Buffer
+from .closing import ClosedByBlock
 from .columns import SortedColumns, conform, pieces, sort_messages, sort_rows
 from .failures import CountedShipment
 from .hello import new_producer
@@ -112,7 +112,7 @@ _ROUND_TRIP_S = 1.0
 _STEP_S = 0.02
 
 
-class Client:
+class Client(ClosedByBlock):
     """A connection to the node at ``address`` (``host:port``), opened on first use and reopened
     when it breaks. Thread-safe. Leaving the ``with`` block flushes and closes; so does the end of
     the program.
@@ -849,23 +849,6 @@ class Client:
             receipts.close(None if end is None else max(0.1, end - time.monotonic()))
         except TimeoutError:
             _log.warning("slotwheel client: closed with receipts that were not written yet")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # On Ctrl-C, do not wait for a node that is away.
-        impatient = kind is not None and not issubclass(kind, Exception)
-        try:
-            self.close(1.0 if impatient else None)
-        except OSError:  # of receipts; it is logged, and the block's own exception comes first
-            if error is None:
-                raise
 
     def _check_usable(self) -> None:
         if self._closed:

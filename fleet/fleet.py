@@ -26,8 +26,7 @@ from copy import copy
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from zlib import crc32
 
 import numpy as np
@@ -37,6 +36,7 @@ from ..client.addresses import Nodes
 from ..client.batch import ClientObserver
 from ..client.cancels import UNKNOWN, UNREACHABLE
 from ..client.client import Client, id_of, place_of
+from ..client.closing import ClosedByBlock
 from ..client.columns import conform
 from ..client.groupstatus import group_status
 from ..client.message import Delay, DueTime, Message
@@ -64,7 +64,7 @@ _THREADS_MAX = 64
 _MASK = BUCKETS - 1
 
 
-class Fleet:
+class Fleet(ClosedByBlock):
     """A client of all ``wheels``: a fleet's file, or a mapping of wheels' names to what ``Client``
     takes for the nodes of one. Thread-safe; leaving the ``with`` block flushes and closes.
 
@@ -117,7 +117,6 @@ class Fleet:
         self._turn = itertools.count()
         self._wheels = Wheels(nodes, connect)
         self._clients = {name: wheel.client for name, wheel in self._wheels.by_name.items()}
-        self._by_bucket = [self._clients[self.names[number]] for number in self._routing.owner]
         self.turns = [self._clients[name] for name in self.names]
         """The clients that get messages without a key, in turn."""
         self._wheels.watch(self._route_anew)
@@ -143,7 +142,6 @@ class Fleet:
             taking = self._wheels.open() or list(self.names)
             if taking != list(self._routing.wheels):
                 self._routing = Routing(taking)
-                self._by_bucket = [self._clients[taking[at]] for at in self._routing.owner]
             there = [name for name in taking if wheels[name].state is WheelState.THERE]
             self.turns = [self._clients[name] for name in there or taking]
 
@@ -151,7 +149,7 @@ class Fleet:
         """The client of the wheel to which a message goes now."""
         bucket = _bucket(message)
         self._wheels.wait_until_asked()
-        return self._next() if bucket == _NO_KEY else self._by_bucket[bucket]
+        return self._next() if bucket == _NO_KEY else self._clients[self._routing.at(bucket)]
 
     def _next(self) -> Client:
         turns = self.turns
@@ -176,40 +174,46 @@ class Fleet:
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
         parts: list[Receipts] = []
-        places: list[Int64s] = []
         remaining = iter(messages)
-        counted = 0
         while chunk := list(itertools.islice(remaining, _AT_ONCE)):
-            owners = self._owners(_buckets_of(chunk))
-            place = np.empty(len(chunk), np.int64)
-            for client, rows in owners:
-                part = chunk if len(rows) == len(chunk) else [chunk[row] for row in rows.tolist()]
-                parts.append(client.send_many(part))
-                place[rows] = np.arange(counted, counted + len(rows))
-                counted += len(rows)
-            places.append(place)
-        return Receipts.joined(parts, np.concatenate(places) if places else np.zeros(0, np.int64))
+            parts.append(self._send_chunk(chunk))
+        return Receipts.joined(parts, np.arange(sum(map(len, parts))))
+
+    def _send_chunk(self, messages: list[Message]) -> Receipts:
+        def send(client: Client, rows: Int64s) -> Receipts:
+            whole = len(rows) == len(messages)
+            return client.send_many(messages if whole else [messages[row] for row in rows.tolist()])
+
+        return self._shared_out(_buckets_of(messages), send)
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
         """Send an Arrow table: ``Client.send_table``."""
         rows_of_all = conform(table)
-        parts: list[Receipts] = []
-        place = np.empty(rows_of_all.num_rows, np.int64)
-        counted = 0
-        for client, rows in self._owners(_buckets(rows_of_all)):
+
+        def send(client: Client, rows: Int64s) -> Receipts:
             whole = len(rows) == rows_of_all.num_rows
-            part = rows_of_all if whole else rows_of_all.take(pa.array(rows))
-            parts.append(client.send_table(part))
-            place[rows] = np.arange(counted, counted + len(rows))
+            return client.send_table(rows_of_all if whole else rows_of_all.take(pa.array(rows)))
+
+        return self._shared_out(_buckets(rows_of_all), send)
+
+    def _shared_out(self, buckets: Int64s, send: Callable[[Client, Int64s], Receipts]) -> Receipts:
+        """Send messages of ``buckets``, each wheel's by ``send``, which gets its client and the
+        numbers of its messages. Returns the receipts in the order of the messages."""
+        parts: list[Receipts] = []
+        places = np.empty(len(buckets), np.int64)
+        counted = 0
+        for client, rows in self._owners(buckets):
+            parts.append(send(client, rows))
+            places[rows] = np.arange(counted, counted + len(rows))
             counted += len(rows)
-        return Receipts.joined(parts, place)
+        return Receipts.joined(parts, places)
 
     def _owners(self, buckets: Int64s) -> list[tuple[Client, Int64s]]:
         """The wheels' clients for messages of ``buckets``, each with the numbers of its messages,
         ascending. Messages without a key go to one wheel together."""
         self._wheels.wait_until_asked()
         routing, clients = self._routing, self._clients
-        owners = routing.owners[buckets & _MASK]
+        owners = routing.owner[buckets & _MASK]
         free = buckets == _NO_KEY
         shares = [
             (clients[routing.wheels[owner]], np.flatnonzero((owners == owner) & ~free))
@@ -446,23 +450,6 @@ class Fleet:
         with contextlib.ExitStack() as closing:  # each is closed, also when another one fails
             for client in self._clients.values():
                 closing.callback(_close, client, end)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # On Ctrl-C, do not wait for a wheel that is away.
-        impatient = kind is not None and not issubclass(kind, Exception)
-        try:
-            self.close(1.0 if impatient else None)
-        except OSError:  # of receipts; it is logged, and the block's own exception comes first
-            if error is None:
-                raise
 
 
 def merged_page(pages: Sequence[Mapping[str, Any]], limit: int) -> dict[str, Any]:

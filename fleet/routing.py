@@ -33,8 +33,8 @@ _MIX = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
 class Routing:
-    """The buckets of ``wheels``. ``owners``: the position in ``wheels`` of each bucket's wheel,
-    shape (``BUCKETS``,); ``owner``: the same as a list, which is quicker for one key."""
+    """The buckets of ``wheels``. ``owner``: the position in ``wheels`` of each bucket's wheel,
+    shape (``BUCKETS``,)."""
 
     def __init__(self, wheels: Sequence[str]) -> None:
         self.wheels = tuple(wheels)
@@ -46,12 +46,15 @@ class Routing:
             better = scores > best
             best[better] = scores[better]
             owner[better] = number
-        self.owners: Int64s = owner
-        self.owner: list[int] = owner.tolist()
+        self.owner: Int64s = owner
 
     def wheel_of(self, place: bytes) -> str:
         """The wheel of a key or a name."""
-        return self.wheels[self.owner[bucket_of(place)]]
+        return self.at(bucket_of(place))
+
+    def at(self, bucket: int) -> str:
+        """The wheel of a bucket."""
+        return self.wheels[self.owner.item(bucket)]
 
     def ranked(self, place: bytes) -> list[str]:
         """All wheels, that of ``place`` first, then the one that would follow it, and so on."""

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from slotwheel.wheel.journal import payloads
 from slotwheel.wheel.request import RequestKey
 from slotwheel.wheel.tail import tail
-from support.crashfs import Mode
+from support.crashfs import MODES, Mode
 from support.crashlife import EXPIRING, POISON, PowerCut, Steps, World
 
 Act = Callable[[World], None]
@@ -279,6 +279,28 @@ def live_on(world: World, mode: Mode, rng: Random, again: int = 0) -> None:
             again = 0
         else:
             return
+
+
+def cut_lives(
+    new_world: Callable[[Steps], Any], steps: int, count: int, seed: int
+) -> dict[str, int]:
+    """``count`` lives of worlds that count what they see, of ``steps`` steps each, cut at any step
+    in any mode, half of them twice; returns the counts of all together. The first is not cut: some
+    breakages show without a crash."""
+    rng = Random(seed)
+    counts: dict[str, int] = {}
+    for number in range(count):
+        stop_at = rng.randint(1, steps) if number else None
+        world = new_world(Steps(stop_at))
+        mode, again = MODES[number % 3], rng.randint(1, 40) if number % 2 else 0
+        try:
+            live_on(world, mode, rng, again)
+        except BaseException as error:
+            error.add_note(f"life {number} of seed {seed}, cut at {stop_at}, {mode}, {again}")
+            raise
+        for what, times in world.counts.items():
+            counts[what] = counts.get(what, 0) + times
+    return counts
 
 
 def next_scene(world: World) -> int:

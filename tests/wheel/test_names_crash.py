@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from slotwheel.wheel.journal import queued
 from slotwheel.wheel.journal.log import Log
 from slotwheel.wheel.named import table
 from slotwheel.wheel.named.table import NamesChange, NameTable
-from support.crashfs import MODES, without_sync
+from support.crashfs import without_sync
 from support.crashlife import Steps, shorten_widths
 from support.crashnames import NamedWorld
-from support.crashscript import length, live_on
+from support.crashscript import cut_lives, length
 
 Patch = pytest.MonkeyPatch
 Figure = Callable[[str], None]
@@ -41,22 +40,7 @@ def steps_of_a_life() -> int:
 
 
 def lives(count: int, seed: int) -> dict[str, int]:
-    """So many lives, cut at any step in any mode, half of them twice; what was told in them. The
-    first is not cut: some breakages show without a crash."""
-    rng = Random(seed)
-    counts: dict[str, int] = {}
-    for number in range(count):
-        stop_at = rng.randint(1, steps_of_a_life()) if number else None
-        world = NamedWorld(Steps(stop_at))
-        mode, again = MODES[number % 3], rng.randint(1, 40) if number % 2 else 0
-        try:
-            live_on(world, mode, rng, again)
-        except BaseException as error:
-            error.add_note(f"life {number} of seed {seed}, cut at {stop_at}, {mode}, {again}")
-            raise
-        for what, times in world.counts.items():
-            counts[what] = counts.get(what, 0) + times
-    return counts
+    return cut_lives(NamedWorld, steps_of_a_life(), count, seed)
 
 
 def test_names_through_crashes(figure: Figure) -> None:
