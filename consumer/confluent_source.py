@@ -7,6 +7,7 @@ member that the brokers do not check.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -194,7 +195,15 @@ class ConfluentSource(Source):
 
     def close(self) -> None:
         self._closing = True
-        within(CLOSE_S, self._consumer.close)
+        within(CLOSE_S, self._close)
+
+    def _close(self) -> None:
+        with contextlib.suppress(self._ck.KafkaException):
+            # An assignment that waits is answered while the client still runs. ``close`` would
+            # hand it over while the client ends, and may wait for ever for that to be answered,
+            # with the interpreter in its hands.
+            self._consumer.poll(0)
+        self._consumer.close()
 
     def _on_assign(self, consumer: Any, partitions: list[Any]) -> None:
         if self._closing:

@@ -104,7 +104,10 @@ class ScheduleCheck:
             return None
         fields = dict(self._expected.get(change.name) or {})
         if isinstance(change, SchedulePut):
-            return fields | {"version": index, "changed_at": index, "spec": change.spec}
+            fields |= {"version": index, "changed_at": index, "spec": change.spec}
+            if "decided_ms" in fields:
+                fields["decided_ms"] = max(int(fields["decided_ms"]), change.from_ms - 1)
+            return fields
         if not _may_follow(fields, change):
             return fields
         return fields | {

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from slotwheel.reading.verify.schedules import ScheduleCheck
 from slotwheel.wheel import wheel
 from slotwheel.wheel.answers import NamedAnswer
 from slotwheel.wheel.config import WheelConfig
@@ -17,14 +20,16 @@ from slotwheel.wheel.names import NAME_HEADER, encode_named
 from slotwheel.wheel.rows import from_columns
 from slotwheel.wheel.schedules import (
     FiredRun,
+    ScheduleChange,
     ScheduleDelete,
     SchedulePut,
     StoredSchedule,
+    changed_by,
     decode_schedule,
     encode_runs,
     encode_schedule,
 )
-from slotwheel.wheel.state import LmdbState, StateUpdate
+from slotwheel.wheel.state import Checkpoint, LmdbState, StateUpdate, StoredState
 from support.damage import flip
 from support.datadirs import assert_sound, state_of, verify
 from support.scheduledrun import headers_of
@@ -188,6 +193,45 @@ def test_a_journal_that_begins_later_shows_what_its_entries_have_set(root: Path)
     assert_sound(root)
     store(root, "a", runs=state.runs - 1)
     assert faults(root) == [f"schedule 'a', runs: {state.runs}; {state.runs - 1}"]
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from("ab"), st.sampled_from(["put", "fire", "fire", "delete"])),
+    min_size=8,
+)
+
+
+@given(STEPS, st.data())
+def test_a_table_is_sound_by_any_part_of_its_journal(
+    steps: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    """Wherever the journal begins and the checkpoint is, the table up to there has no fault."""
+    first = data.draw(st.integers(1, len(steps)), "first entry of the journal")
+    upto = data.draw(st.integers(first - 1, len(steps)), "checkpoint")
+    table: dict[str, StoredSchedule] = {}
+    stored = StoredState(checkpoint=Checkpoint(index=upto))
+    log: list[ScheduleChange] = []
+    for index, (name, step) in enumerate(steps, 1):
+        state = table.get(name)
+        if step == "put":
+            log.append(SchedulePut(name, b"spec %d" % index, NOW + 1_000 * index))
+        elif state is None or step == "delete":
+            log.append(ScheduleDelete(name))
+        else:
+            at_ms = state.decided_ms + data.draw(st.sampled_from([1, 10_000]), "next run")
+            run = state.version, state.runs + 1, at_ms, at_ms, 1, at_ms, index
+            log.append(FiredRun(name, *run))
+        for changed, new in changed_by(log[-1:], index, table.get).items():
+            table.pop(changed, None)
+            if new is not None:
+                table[changed] = new
+        if index == upto:
+            stored.schedules = {name: encode_schedule(state) for name, state in table.items()}
+    check = ScheduleCheck(stored, first)
+    for index in range(first, len(log) + 1):
+        check.add(log[index - 1 : index], index)
+    item = check.compare(broken=False)
+    assert item is None or not item.faults
 
 
 def test_a_damaged_journal_is_compared_with_nothing(root: Path) -> None:
