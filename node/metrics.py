@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from ..wheel.answers import Status
+from .alarms import ALARMS
 from .histogram import ArrayHistogram
 from .intake.delay_source import SourceState
 from .intake.fleet import FleetState
@@ -94,6 +95,8 @@ class Metrics:
         self.group_commits = counter("group_commits", "Writes of the journal, each one sync")
         self.spilled = counter("spilled_rows", "Rows moved into slot files")
         self.alarms = counter("alarms", "Things a person should look at", ["kind"])
+        for kind in ALARMS:
+            self.alarms.labels(kind)
         self.departures_missed = counter(
             "departures_missed", "Messages of which it could not be kept how they left"
         )
@@ -132,7 +135,7 @@ class Scrape:
     topics, while this node reads them; ``fleet``: the fleet that shares them, None without one.
     ``notes``: the number of delay topics with records that were deleted unread. ``damaged``: the
     number of damaged files. ``group``: the status of the peers; empty without peers, and while the
-    node is starting."""
+    node is starting. ``ready``: as of ``/readyz``."""
 
     status: Status
     now_ms: int
@@ -142,6 +145,7 @@ class Scrape:
     notes: int
     damaged: int
     group: dict[str, Any]
+    ready: bool
     fleet: FleetState | None = None
 
 
@@ -162,6 +166,7 @@ class _Watched:
             age_s if now.status.pending else 0.0,
         )
         yield _gauge("disk_free_bytes", "Free on the data directory's disk", now.disk_free)
+        yield _gauge("ready", "Whether the node does all that it was told to do", float(now.ready))
         yield _gauge("sink_up", "Whether the sink can be reached", float(now.sink_up))
         yield _gauge(
             "damaged_files",

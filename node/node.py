@@ -388,6 +388,7 @@ class Node:
             notes=len(SourceTable.from_dict(self.wheel.sources).notes),
             damaged=len(self._damage.all()),
             group={} if self._peers is None else self._peers.status(),
+            ready=not (self.unhealthy() or self.unready()),
         )
 
     def unhealthy(self) -> list[str]:
