@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts what the tests need and pip does not bring in place: Java, a C compiler, Chromium, promtool, and the jars of
+# Puts what the tests need and pip does not bring in place: Java, a C compiler, Chromium, Prometheus, and the jars of
 # Kafka, of Spark's connector and of a generator of clients in .cache/. Does nothing when all is there.
 # What is the user's own comes first: JAVA_HOME, KAFKA_HOME, SLOTWHEEL_KAFKA_JARS,
 # SLOTWHEEL_TEST_BOOTSTRAP (a broker).
@@ -191,15 +191,16 @@ if [ ${#missing[@]} -gt 0 ]; then
     }
 fi
 
-# Debian's package would start a Prometheus; of it only the program that judges rules is wanted.
-if ! command -v promtool >/dev/null; then
-    echo "==> unpacking for the tests, below .cache/tools: promtool"
+# Debian's package would start a Prometheus as a service.
+if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then
+    echo "==> unpacking for the tests, below .cache/tools: Prometheus"
     mkdir -p "$tools/lists/partial" "$tools/cache/archives/partial" "$tools/root"
     as_user apt-get update -qq
     (cd "$tools/cache" && as_user apt-get -qq download prometheus)
     dpkg -x "$tools"/cache/prometheus_*.deb "$tools/root"
     rm "$tools"/cache/prometheus_*.deb
     program promtool "$tools/root/usr/bin/promtool"
+    program prometheus "$tools/root/usr/bin/prometheus"
 fi
 
 fetch tests/support/pom.xml "$kafka" "with a Kafka of your own, set KAFKA_HOME to its directory"
