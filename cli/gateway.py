@@ -16,7 +16,7 @@ from ..node.descriptors import raise_limit
 from ..node.logs import set_up
 from .main import exit_code
 from .settings import options_of, values_of
-from .shared import keep_private, need_gateway
+from .shared import is_typed, keep_private, need_gateway
 
 
 @click.command("gateway")
@@ -28,6 +28,8 @@ def command(**options: Any) -> None:
     """
     if options["audit"] and options["data"] is None:
         raise click.UsageError("--audit needs --data.")
+    if options["fleet"] is not None and is_typed("nodes"):
+        raise click.UsageError("Give --node or --fleet, not both.")
     serve(values_of(GatewaySettings, options | {"nodes": tuple(split(options["nodes"]))}))
 
 

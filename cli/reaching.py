@@ -76,7 +76,7 @@ def _of_fleet(
     """The nodes of a fleet's wheels, or of the one that is named. Errors: ``click.UsageError``."""
     if is_typed("address"):
         raise click.UsageError("Give --node or --fleet, not both.")
-    wheels = nodes_of(read_fleet(fleet), tls, token)
+    wheels = nodes_of(read_fleet(fleet).wheels, tls, token)
     if wheel is None:
         if not whole:
             raise click.UsageError(

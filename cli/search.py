@@ -17,7 +17,7 @@ from ..client.addresses import Nodes
 from ..reading.messagefields import Fields, message_fields
 from ..reading.search.fate import MessageFate, MessageState, find
 from ..reading.search.pending import PendingCount, PendingPage, PendingReader
-from ..reading.search.query import CountQuery, PageQuery, Query, page_text
+from ..reading.search.query import CountQuery, PageKey, PageQuery, Query
 from ..wheel.schema import times
 from ..wheel.slots.slot import slot_with, stem_of
 from ..wheel.texts import counted, span_text, time_text
@@ -79,7 +79,7 @@ def command(
             return _print_count(pending, by, as_json)
         if query.ids and query.names_ids_alone:
             return _print_fates(find(reader, query.ids), as_json)
-        page = reader.page(query, query.page, limit=query.limit)
+        page = reader.page(query, query.page and query.page.row, limit=query.limit)
         return _print_page(page, as_json)
 
 
@@ -116,7 +116,7 @@ def _print_page(page: PendingPage, as_json: bool) -> int:
         *columns, topics, message_fields(page.rows), strict=True
     ):
         listed.line({"id": id_, "due_ms": due, "created_ms": created, "topic": topic, **message})
-    following = None if page.next is None else page_text(page.next)
+    following = None if page.next is None else str(PageKey(*page.next))
     if as_json:
         print_json({"page": {"messages": len(page.ids), "next": following, **_coverage(page)}})
         return Exit.DONE if page.complete else Exit.FAILED

@@ -12,6 +12,7 @@ import json
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -143,25 +144,27 @@ class GatewayConnection:
         *,
         key: str = "",
         timeout_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> GatewayAnswer:
         """Send a request and return the answer. ``body``: an Arrow stream as bytes, or a value that
         becomes JSON. ``timeout_s``: the longest silence of the gateway; None: until ``cut``.
+        ``headers``: further ones.
 
         Errors: ``NodeUnreachable``, mostly uncertain."""
         if self._connection.sock is None:
             raise NodeUnreachable("the gateway has ended the connection", remedy="Send it again")
-        headers = {"Accept": "application/json", **self._access.headers()}
+        sent = {"Accept": "application/json", **self._access.headers(), **(headers or {})}
         if key:
-            headers["Idempotency-Key"] = key
+            sent["Idempotency-Key"] = key
         data: bytes | None = body if isinstance(body, bytes) else None
         if data is not None:
-            headers["Content-Type"] = ARROW
+            sent["Content-Type"] = ARROW
         elif body is not None:
-            headers["Content-Type"] = "application/json"
+            sent["Content-Type"] = "application/json"
             data = json.dumps(body).encode()
         try:
             self._socket.settimeout(timeout_s)
-            self._connection.request(method, path, data, headers)
+            self._connection.request(method, path, data, sent)
             answer = self._connection.getresponse()
             return GatewayAnswer(answer.status, answer.read())
         except (OSError, http.client.HTTPException) as error:

@@ -39,7 +39,7 @@ from ..client.client import Client, id_of, place_of
 from ..client.closing import ClosedByBlock
 from ..client.columns import conform
 from ..client.groupstatus import group_status
-from ..client.message import Delay, DueTime, Message
+from ..client.message import Delay, DueTime, FlatMessage, Message
 from ..client.receipts import Receipt, Receipts
 from ..client.schedules import Schedules
 from ..wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError, UnknownSchedule
@@ -54,11 +54,13 @@ from .routing import BUCKETS, Routing, bucket_of
 from .wheels import Wheels, WheelState
 
 if TYPE_CHECKING:
+    from ..policy.policyset import PolicySet
     from ..security.tls import Tls
 
 R = TypeVar("R")
 _AT_ONCE = 5_000
-_NO_KEY = -1
+NO_KEY = -1
+"""The bucket of a message that any wheel may have."""
 _THREADS_MAX = 64
 """The most wheels that are asked at the same time."""
 _MASK = BUCKETS - 1
@@ -94,7 +96,7 @@ class Fleet(ClosedByBlock):
         tls: Tls | None = None,
         token: str | None = None,
     ) -> None:
-        named = wheels if isinstance(wheels, Mapping) else read_fleet(wheels)
+        named = wheels if isinstance(wheels, Mapping) else read_fleet(wheels).wheels
         nodes = nodes_of(named, tls, token)
 
         def connect(name: str, reached: Nodes) -> Client:
@@ -117,8 +119,8 @@ class Fleet(ClosedByBlock):
         self._turn = itertools.count()
         self._wheels = Wheels(nodes, connect)
         self._clients = {name: wheel.client for name, wheel in self._wheels.by_name.items()}
-        self.turns = [self._clients[name] for name in self.names]
-        """The clients that get messages without a key, in turn."""
+        self.turns: Sequence[str] = self.names
+        """The wheels that get messages without a key, in turn."""
         self._wheels.watch(self._route_anew)
 
     def wheel(self, name: str) -> Client:
@@ -133,6 +135,15 @@ class Fleet(ClosedByBlock):
                 remedy="Give one that the fleet's file names",
             ) from None
 
+    def wait_until_asked(self) -> None:
+        """Wait until each wheel was greeted once, or could have been; what is sent later does not
+        wait for that."""
+        self._wheels.wait_until_asked()
+
+    def states(self) -> dict[str, tuple[WheelState, SlotwheelError | None]]:
+        """What the last greeting of each wheel showed, and its error."""
+        return {name: (each.state, each.problem) for name, each in self._wheels.by_name.items()}
+
     # Choosing a wheel
 
     def _route_anew(self) -> None:
@@ -143,15 +154,18 @@ class Fleet(ClosedByBlock):
             if taking != list(self._routing.wheels):
                 self._routing = Routing(taking)
             there = [name for name in taking if wheels[name].state is WheelState.THERE]
-            self.turns = [self._clients[name] for name in there or taking]
+            self.turns = there or taking
 
     def client_of(self, message: Message) -> Client:
         """The client of the wheel to which a message goes now."""
-        bucket = _bucket(message)
-        self._wheels.wait_until_asked()
-        return self._next() if bucket == _NO_KEY else self._clients[self._routing.at(bucket)]
+        return self._clients[self.wheel_at(_bucket(message))]
 
-    def _next(self) -> Client:
+    def wheel_at(self, bucket: int) -> str:
+        """The wheel that gets a message of ``bucket`` now; ``NO_KEY``: the next one in turn."""
+        self._wheels.wait_until_asked()
+        return self._next() if bucket == NO_KEY else self._routing.at(bucket)
+
+    def _next(self) -> str:
         turns = self.turns
         return turns[next(self._turn) % len(turns)]
 
@@ -194,7 +208,7 @@ class Fleet(ClosedByBlock):
             whole = len(rows) == rows_of_all.num_rows
             return client.send_table(rows_of_all if whole else rows_of_all.take(pa.array(rows)))
 
-        return self._shared_out(_buckets(rows_of_all), send)
+        return self._shared_out(buckets_of_rows(rows_of_all), send)
 
     def _shared_out(self, buckets: Int64s, send: Callable[[Client, Int64s], Receipts]) -> Receipts:
         """Send messages of ``buckets``, each wheel's by ``send``, which gets its client and the
@@ -202,25 +216,57 @@ class Fleet(ClosedByBlock):
         parts: list[Receipts] = []
         places = np.empty(len(buckets), np.int64)
         counted = 0
-        for client, rows in self._owners(buckets):
-            parts.append(send(client, rows))
+        for name, rows in self.shares(buckets):
+            parts.append(send(self._clients[name], rows))
             places[rows] = np.arange(counted, counted + len(rows))
             counted += len(rows)
         return Receipts.joined(parts, places)
 
-    def _owners(self, buckets: Int64s) -> list[tuple[Client, Int64s]]:
-        """The wheels' clients for messages of ``buckets``, each with the numbers of its messages,
-        ascending. Messages without a key go to one wheel together."""
+    def shares(self, buckets: Int64s, *, of_all: bool = False) -> list[tuple[str, Int64s]]:
+        """The wheels for messages of ``buckets``, each with the numbers of its messages, ascending.
+        Messages without a key go to one wheel together. ``of_all``: also wheels that take no new
+        messages now, as for what may have been sent before they did not."""
         self._wheels.wait_until_asked()
-        routing, clients = self._routing, self._clients
+        routing = self._every if of_all else self._routing
         owners = routing.owner[buckets & _MASK]
-        free = buckets == _NO_KEY
+        free = buckets == NO_KEY
         shares = [
-            (clients[routing.wheels[owner]], np.flatnonzero((owners == owner) & ~free))
+            (routing.wheels[owner], np.flatnonzero((owners == owner) & ~free))
             for owner in np.flatnonzero(np.bincount(owners, minlength=1)).tolist()
         ]
         shares.append((self._next(), np.flatnonzero(free)))
-        return [(client, rows) for client, rows in shares if len(rows)]
+        return [(name, rows) for name, rows in shares if len(rows)]
+
+    # Checking what a gateway sends for others
+
+    def prepare(self, message: Message, now_ms: int) -> FlatMessage:
+        """Check a message by the limits of a wheel: ``Client.prepare``."""
+        return self._one.prepare(message, now_ms)
+
+    def prepare_many(
+        self, messages: Sequence[Message] | pa.Table, now_ms: int
+    ) -> tuple[pa.RecordBatch, Sequence[int]]:
+        """Check messages by the limits, levels and routes of a wheel: ``Client.prepare_many``."""
+        return self._one.prepare_many(messages, now_ms)
+
+    @property
+    def batch_limits(self) -> tuple[int, int]:
+        """Of a wheel: ``Client.batch_limits``."""
+        return self._one.batch_limits
+
+    def fetch_policies(self) -> PolicySet:
+        """Levels and routes of a wheel; all are given the same."""
+        return self._one.fetch_policies()
+
+    @property
+    def policies_fresh_s(self) -> float:
+        """As of ``Client``."""
+        return self._one.policies_fresh_s
+
+    @property
+    def _one(self) -> Client:
+        """A wheel that answers, if there is one: the same as long as it does."""
+        return self._clients[self.turns[0]]
 
     # Requests
 
@@ -494,14 +540,22 @@ def _message(topic: str | Message, value: Content = None, **more: Any) -> Messag
 
 
 def _bucket(message: Message) -> int:
-    """The bucket of a message; ``_NO_KEY``: any wheel may have it, also because its key is none,
+    """The bucket of a message; ``NO_KEY``: any wheel may have it, also because its key is none,
     which whichever client gets it will say."""
     if message.name is not None:
         return bucket_of(str(message.name).encode(errors="replace"))
     key: object = message.key
     if isinstance(key, str):
         key = key.encode(errors="replace")
-    return bucket_of(key) if isinstance(key, bytes) else _NO_KEY
+    return bucket_of(key) if isinstance(key, bytes) else NO_KEY
+
+
+def bucket_of_row(flat: FlatMessage) -> int:
+    """The bucket of a checked message."""
+    place = flat.place
+    if place is not None:
+        return bucket_of(place[1] or b"")
+    return NO_KEY if flat.key is None else bucket_of(flat.key)
 
 
 def _buckets_of(messages: Sequence[Message]) -> Int64s:
@@ -519,10 +573,13 @@ def _buckets_of(messages: Sequence[Message]) -> Int64s:
     return np.fromiter(map(_bucket, messages), np.int64, len(messages))
 
 
-def _buckets(rows: pa.Table) -> Int64s:
-    """The buckets of the rows of a table, as of ``_bucket``."""
-    buckets = [_NO_KEY if key is None else bucket_of(key) for key in rows.column("key").to_pylist()]
-    named = header_values(rows.column("headers").combine_chunks(), NAME_HEADER)
+def buckets_of_rows(rows: pa.Table | pa.RecordBatch) -> Int64s:
+    """The buckets of the rows of a table, shape (rows,)."""
+    buckets = [NO_KEY if key is None else bucket_of(key) for key in rows.column("key").to_pylist()]
+    headers = rows.column("headers")
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks()
+    named = header_values(headers, NAME_HEADER)
     if named is not None:
         for row, name in zip(named[0].tolist(), named[1].to_pylist(), strict=True):
             buckets[row] = bucket_of(name or b"")

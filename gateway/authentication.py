@@ -32,6 +32,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
+import msgspec
+
 from ..security.accesslog import EVENT_OF, AccessLog, StrangerNotes
 from ..security.oidc import KeyWanted, OidcVerifier, RefusedToken
 from ..security.oidclogin import OidcLogins
@@ -56,6 +58,9 @@ CONSOLE = "/console"
 """The path of the pages, for which sessions count."""
 _BY_ITSELF = b"hx-request"
 """A header of what a page fetches by itself."""
+TOPICS = b"slotwheel-topics"
+"""A header by which the gateway of a fleet says which topics its own caller has, as a JSON list of
+patterns: as a gateway does on the wire."""
 COUNTED = "counted_connection"
 """Where it has the ``CountedConnection`` by which it came."""
 _BEARER = "bearer"
@@ -234,8 +239,30 @@ class RequestAuthenticator:
         identity = await self._waiting_for_keys(
             scope, lambda: self._recall_session(scope) or self.recall(headers, names)
         )
+        identity = self._asking_for(identity, headers)
         scope[COUNTED].count_for(identity.meter)
         return identity
+
+    def _asking_for(self, identity: Identity, headers: RawHeaders) -> Identity:
+        """The caller, with the topics of its own caller alone if it is a gateway that names them.
+        Errors: ``HttpError`` 400, 403."""
+        given = header_of(headers, TOPICS)
+        if given is None:
+            return identity
+        if not identity.rights.is_unlimited:
+            raise HttpError(
+                403,
+                f"only a gateway asks for a caller of its own, by {TOPICS.decode()}",
+                got=identity.principal,
+                remedy="Leave the header out, or give this principal a role with gateway = true",
+            )
+        try:
+            patterns = msgspec.json.decode(given, type=list[str])
+        except msgspec.MsgspecError as error:
+            raise HttpError(
+                400, f"not a list of topics: {error}"[:200], place=TOPICS.decode()
+            ) from None
+        return self._authenticator.limited(identity, patterns)
 
     async def prove(self, scope: Any, token: str) -> SessionProof:
         """What a token proves by which a browser wants to log in; ``log_in`` finds out who may.

@@ -26,6 +26,7 @@ from ..security.principals import Identity
 from ..security.quotas import CountedConnection
 from ..wheel.errors import OverQuota, SlotwheelError, Unauthenticated
 from .app import GatewayApp
+from .authentication import TOPICS
 from .errors import HttpError
 from .exchange import AnsweringConnection
 from .requests import JSON, RawHeaders, Reply, content_type_of
@@ -35,7 +36,9 @@ METHOD = "POST"
 PATH = "/v1/messages"
 BYTES_MAX = 16 << 10
 """Of a body: so much may wait for its rest on each connection, as of a head."""
-_UNUSUAL = frozenset(b"content-encoding expect idempotency-key transfer-encoding".split())
+_UNUSUAL = frozenset(
+    (TOPICS, *b"content-encoding expect idempotency-key transfer-encoding".split())
+)
 
 
 class DirectConnection(AnsweringConnection, Protocol):

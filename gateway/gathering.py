@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -36,7 +37,7 @@ _PLAIN_HEADERS_MAX = 1_000
 class _Answer:
     """What became of one message goes to ``taker``, and its room back."""
 
-    gatherer: Gatherer
+    room: Room
     nbytes: int
     taker: MessageAnswer
 
@@ -44,12 +45,12 @@ class _Answer:
         return False  # its room is to be given back, also where its connection is gone
 
     def set_result(self, message_id: str, /) -> None:
-        self.gatherer.nbytes -= self.nbytes
+        self.room.nbytes -= self.nbytes
         if not self.taker.done():
             self.taker.set_result(message_id)
 
     def set_exception(self, error: Exception, /) -> None:
-        self.gatherer.nbytes -= self.nbytes
+        self.room.nbytes -= self.nbytes
         if not self.taker.done():
             self.taker.set_exception(error)
 
@@ -87,16 +88,53 @@ def topics_in(rows: pa.RecordBatch | Sequence[FlatMessage]) -> dict[str, int]:
     return dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True))
 
 
-class Gatherer:
-    """Belongs to one event loop. ``bytes_max``: of all messages that are not stored yet.
-    ``nbytes``: of those that there are."""
+@dataclass(slots=True)
+class Room:
+    """Room for messages that are not stored yet: ``nbytes`` of ``bytes_max`` are taken. Belongs to
+    one event loop."""
 
-    def __init__(self, client: Client, link: AsyncLink, bytes_max: int) -> None:
+    bytes_max: int
+    nbytes: int = 0
+
+    def take(self, nbytes: int) -> None:
+        """Errors: ``Overloaded``: there is not so much."""
+        if self.nbytes + nbytes > self.bytes_max:
+            raise Overloaded(
+                "more messages wait to be stored than may wait",
+                got=f"{self.nbytes + nbytes} bytes",
+                limit=f"{self.bytes_max} bytes",
+                remedy="Send again in a moment, or slower",
+            )
+        self.nbytes += nbytes
+
+
+class MessageStore(Protocol):
+    """Where requests store messages: a ``Gatherer``, or one for each wheel of a fleet."""
+
+    room: Room
+
+    @property
+    def batches(self) -> int: ...
+    @property
+    def messages(self) -> int: ...
+    def store(self, flat: FlatMessage, body_bytes: int = 0) -> asyncio.Future[str]: ...
+    def store_for(self, taker: MessageAnswer, flat: FlatMessage, body_bytes: int = 0) -> None: ...
+    def store_whole(
+        self,
+        rows: pa.RecordBatch | Sequence[FlatMessage],
+        request: RequestKey | None = None,
+        body_bytes: int = 0,
+    ) -> asyncio.Future[Stored]: ...
+
+
+class Gatherer:
+    """Messages for one wheel. Belongs to one event loop."""
+
+    def __init__(self, client: Client, link: AsyncLink, room: Room) -> None:
         self._client = client
         self._link = link
-        self._bytes_max = bytes_max
+        self.room = room
         self._loop = asyncio.get_running_loop()
-        self.nbytes = 0
         self._batches = self._messages = 0
 
     @property
@@ -118,15 +156,15 @@ class Gatherer:
     def store_for(self, taker: MessageAnswer, flat: FlatMessage, body_bytes: int = 0) -> None:
         """As ``store``; ``taker`` gets what the future would get, later, and must not raise."""
         size = max(flat.nbytes, body_bytes) + _MESSAGE_OVERHEAD
-        self._make_room(size)
-        answer = _Answer(self, size, taker)
+        self.room.take(size)
+        answer = _Answer(self.room, size, taker)
         try:
             if flat.nbytes <= PLAIN_BYTES_MAX and len(flat.headers) <= _PLAIN_HEADERS_MAX:
                 self._link.store(flat, answer)
             else:
                 self._ship(flat, answer)
         except BaseException:
-            self.nbytes -= size
+            self.room.nbytes -= size
             raise
 
     def _ship(self, flat: FlatMessage, answer: _Answer) -> None:
@@ -154,7 +192,7 @@ class Gatherer:
         """Store all of the messages, or none; ``request``: once, however often it comes;
         ``body_bytes``: as of ``store``. Errors: as of ``Client.ship``."""
         nbytes = max(nbytes_of(rows), body_bytes) + _MESSAGE_OVERHEAD * len(rows)
-        self._make_room(nbytes)
+        self.room.take(nbytes)
         future: asyncio.Future[Stored] = self._loop.create_future()
 
         def done(receipts: Receipts) -> None:
@@ -163,21 +201,11 @@ class Gatherer:
         try:
             self._client.ship(rows, whole=True, done=done, request=request)
         except BaseException:
-            self.nbytes -= nbytes
+            self.room.nbytes -= nbytes
             raise
         self._batches += 1
         self._messages += len(rows)
         return future
-
-    def _make_room(self, nbytes: int) -> None:
-        if self.nbytes + nbytes > self._bytes_max:
-            raise Overloaded(
-                "more messages wait to be stored than may wait",
-                got=f"{self.nbytes + nbytes} bytes",
-                limit=f"{self._bytes_max} bytes",
-                remedy="Send again in a moment, or slower",
-            )
-        self.nbytes += nbytes
 
     def _call(self, function: object, *arguments: object) -> None:
         """From a thread of the client; the loop may have ended."""
@@ -185,6 +213,6 @@ class Gatherer:
             self._loop.call_soon_threadsafe(function, *arguments)  # type: ignore[arg-type]
 
     def _whole_done(self, receipts: Receipts, future: asyncio.Future[Stored], nbytes: int) -> None:
-        self.nbytes -= nbytes
+        self.room.nbytes -= nbytes
         if not future.done():
             future.set_result(Stored(receipts))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import uvloop
 
@@ -26,6 +27,7 @@ from ..audit.watch.worker import AuditProcess
 from ..client import Client
 from ..client.addresses import Addresses
 from ..client.asynclink import AsyncLink
+from ..fleet.fleet import Fleet
 from ..policy.deadletters import topics_of_letters
 from ..reading.search.worker import SearchProcess
 from ..security.accesslog import AccessLog
@@ -38,7 +40,9 @@ from .administration import TopicAdministration
 from .asking import Questions
 from .authentication import RequestAuthenticator
 from .fresh import FreshAnswers
-from .gathering import Gatherer
+from .front.front import made_front
+from .front.gathering import FleetGatherer
+from .gathering import Gatherer, MessageStore, Room
 from .httpserver import END_S, HttpServer
 from .jobs import Jobs
 from .logins import Logins
@@ -113,7 +117,7 @@ async def _serve(settings: GatewaySettings, listening: socket.socket) -> None:
         log.info("gateway listening on %s%s", where, " with TLS" if settings.tls_cert else "")
         if settings.exposed:
             log.warning("strangers could misuse this gateway: %s", settings.exposed)
-        if settings.data is None:
+        if settings.data is None and settings.fleet is None:
             log.info("search, and what is known of a message, are off: they need --data")
         await server.serve(listening)
     log.info("gateway stopped")
@@ -136,35 +140,52 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
                 interval_s=settings.audit_interval_ms / 1000,
             )
             undo.callback(auditor.close, END_S)
-        # What waits is bounded by the gatherer, so that nothing ever waits for room here.
-        room = 4 * settings.waiting_bytes_max
-        client = Client(
-            settings.at_nodes,
-            timeout_s=settings.answer_s,
-            buffer_bytes=room,
-            observer=auditor,
-        )
-        own = Client(replace(settings.at_nodes, given=settings.nodes[:1]), timeout_s=_OWN_S)
-        for one in (client, own):
-            undo.callback(one.close, 0.0)
         blocking = ThreadPoolExecutor(_LINK_THREADS, thread_name_prefix="gateway-link")
         undo.callback(blocking.shutdown, wait=False, cancel_futures=True)
-        assert client.wire is not None, "the settings have addresses of nodes"
-        link = AsyncLink(
-            Addresses(client.addresses),
-            "all",
-            settings.answer_s,
-            client.wire.epoch_of_master,
-            blocking,
-            observer=auditor,
-            tls=client.wire.tls,
-            token=client.wire.token,
-        )
-        undo.callback(link.end)
-        gatherer = Gatherer(client, link, settings.waiting_bytes_max)
+        # What waits is bounded by this room, so that nothing ever waits for it in a client.
+        room = Room(settings.waiting_bytes_max)
+        more: dict[str, Any] = {
+            "timeout_s": settings.answer_s,
+            "buffer_bytes": 4 * room.bytes_max,
+            "observer": auditor,
+        }
+
+        def gatherer_of(client: Client) -> Gatherer:
+            assert client.wire is not None, "the settings have addresses of nodes"
+            link = AsyncLink(
+                Addresses(client.addresses),
+                "all",
+                settings.answer_s,
+                client.wire.epoch_of_master,
+                blocking,
+                observer=auditor,
+                tls=client.wire.tls,
+                token=client.wire.token,
+            )
+            undo.callback(link.end)
+            return Gatherer(client, link, room)
+
+        client: Client | Fleet
+        gatherer: MessageStore
+        front = None
+        if settings.fleet is not None:
+            front = made_front(settings, settings.fleet, more)
+            client = front.fleet
+            undo.callback(front.gateways.close)
+            undo.callback(client.close, 0.0)
+            wheels = {name: gatherer_of(client.wheel(name)) for name in client.names}
+            gatherer = FleetGatherer(client, wheels, room)
+            ask_page, status = front.node_page, front.pending_status
+        else:
+            client = Client(settings.at_nodes, **more)
+            own = Client(replace(settings.at_nodes, given=settings.nodes[:1]), timeout_s=_OWN_S)
+            for one in (client, own):
+                undo.callback(one.close, 0.0)
+            gatherer = gatherer_of(client)
+            ask_page, status = own.page, client.status
         metrics = GatewayMetrics(
             lambda: {
-                "waiting_bytes": ("Bytes of messages that are not stored yet", gatherer.nbytes),
+                "waiting_bytes": ("Bytes of messages that are not stored yet", room.nbytes),
                 "batches": ("Batches sent to the master", gatherer.batches),
                 "messages": ("Messages sent to the master", gatherer.messages),
             }
@@ -173,7 +194,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         undo.callback(pool.shutdown, wait=False, cancel_futures=True)
         for_pages = ThreadPoolExecutor(len(_PAGES), thread_name_prefix="gateway-page")
         undo.callback(for_pages.shutdown, wait=False, cancel_futures=True)
-        pages = {path: SingleFlight(for_pages, partial(own.page, path)) for path in _PAGES}
+        pages = {path: SingleFlight(for_pages, partial(ask_page, path)) for path in _PAGES}
         policies = SingleFlight(pool, client.fetch_policies)
         jobs = Jobs()
         undo.callback(jobs.stop, END_S)
@@ -184,9 +205,10 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
         )
         undo.callback(authenticator.close)
         if settings.security is not None:
-            undo.callback(PendingPoll(authenticator.pending, client.status).close)
+            undo.callback(PendingPoll(authenticator.pending, status).close)
         searcher = lookup = None
         if settings.data is not None:
+            assert isinstance(client, Client), "a data directory is that of one wheel"
             process = SearchProcess(settings.data, dead_letter_topic=settings.dead_letter_topic)
             readers.callback(process.close)
             searcher = Searcher(process, client, pool)
@@ -242,6 +264,7 @@ def made_services(settings: GatewaySettings) -> Iterator[Services]:
             letters=OneByOne(pool),
             redrives=OneByOne(pool),
             logins=Logins(authenticator, OneByOne(pool, _LOGINS_WAITING).run),
+            front=front,
             searcher=searcher,
             lookup=lookup,
             lookup_questions=Questions(),

@@ -8,27 +8,31 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..aside.asked import AskedAside
 from ..audit.watch.worker import AuditProcess
 from ..client import Client
+from ..fleet.fleet import Fleet
 from ..policy.policyset import PolicySet
 from ..reading.visible import MayTopic
 from ..security.principals import Identity
-from ..security.rights import Operation, Right, forbidden
+from ..security.rights import Operation, Right, TopicList, forbidden
 from ..trace.chains.lookup import TraceLookup
 from ..wheel.errors import Overloaded, SlotwheelError
 from .administration import TopicAdministration
 from .asking import Questions
 from .authentication import STRANGER, RequestAuthenticator
 from .fresh import FreshAnswers
-from .gathering import Gatherer
+from .gathering import MessageStore
 from .jobs import Jobs
 from .logins import Logins
 from .metrics import GatewayMetrics
 from .searcher import Searcher
 from .settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from .front.front import Front
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,20 +103,22 @@ class Services:
     who wait for a node do not keep them. ``letters``: for looking at dead letters. ``redrives``:
     for counting what is sent again, which never waits for those who look. ``logins``: of browsers.
     ``searcher``: None without a data directory; ``lookup``: None without that and a store of
-    events; ``audit``: None if it is off. ``administration``: of Kafka's topics; None without a
+    events; ``audit``: None if it is off. ``front``: the wheels of a fleet, for which it answers;
+    None: it is the gateway of one wheel. ``administration``: of Kafka's topics; None without a
     Kafka."""
 
     settings: GatewaySettings
-    client: Client
+    client: Client | Fleet
     policies: SingleFlight[PolicySet]
     pages: Mapping[str, SingleFlight[dict[str, Any]]]
-    gatherer: Gatherer
+    gatherer: MessageStore
     metrics: GatewayMetrics
     pool: ThreadPoolExecutor
     jobs: Jobs
     letters: OneByOne
     redrives: OneByOne
     logins: Logins
+    front: Front | None
     searcher: Searcher | None
     lookup: AskedAside[TraceLookup] | None
     lookup_questions: Questions
@@ -127,6 +133,11 @@ class Services:
     """The caller for whom they are used. By default it is one that has no rights, so that a way on
     which nobody asked for a proof leads to a refusal."""
 
+    @property
+    def searches(self) -> bool:
+        """True when there is something to search: a data directory, or the wheels of a fleet."""
+        return self.searcher is not None or self.front is not None
+
     def used_by(self, identity: Identity) -> Services:
         """The same services, used for a caller."""
         services = copy(self)
@@ -134,17 +145,19 @@ class Services:
         return services
 
     def patterns_for(self, right: Right) -> tuple[str, ...] | None:
-        """The topics of ``topics_for`` as a security file writes them, for a node to decide on."""
-        rights = self.identity.rights
-        return None if rights.is_unlimited else rights.topics(right).patterns
+        """The topics of ``topics_for`` as a security file writes them, for others to decide on."""
+        topics = self._list_for(right)
+        return None if topics is None else topics.patterns
 
     def topics_for(self, right: Right) -> MayTopic | None:
         """Tells of a topic whether the caller has the right for it; None: for every topic, as of a
         right that is a flag, and that the caller has."""
+        topics = self._list_for(right)
+        return None if topics is None else topics.has
+
+    def _list_for(self, right: Right) -> TopicList | None:
         rights = self.identity.rights
-        if rights.is_unlimited or right in rights.flags:
-            return None
-        return rights.topics(right).has
+        return None if rights.is_unlimited or right in rights.flags else rights.topics(right)
 
     def demand_again(self, operation: Operation) -> Callable[[], None]:
         """A check for what goes on behind its caller's request: it raises ``Forbidden`` once the

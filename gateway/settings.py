@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..account.limits import INTERVAL_MS
-from ..client.addresses import Nodes, without_scheme
+from ..client.addresses import Nodes, split, without_scheme
 from ..policy.deadletters import DEAD_LETTER_TOPIC
 from ..security.clientcerts import CLIENT_CERTS, OFF, REQUIRED
 from ..security.tls import Tls, TlsFiles, check_pair
@@ -97,6 +97,14 @@ class GatewaySettings:
         default=(DEFAULT_ADDRESS,),
         kind="nodes",
         shown=DEFAULT_ADDRESS,
+    )
+    fleet: Path | None = setting(
+        "fleet",
+        "Serve for all wheels of a fleet, which this file names, in the place of --node. Searches"
+        " ask the gateways in it.",
+        "FILE",
+        default=None,
+        kind="file",
     )
     tls_ca: Path | None = setting(
         "tls-ca",
@@ -204,14 +212,33 @@ class GatewaySettings:
 
     @property
     def at_nodes(self) -> Nodes:
-        """The way to the nodes. With TLS the gateway's own certificate is that of its port, too:
-        whoever calls by it is the same."""
-        is_secure, _ = without_scheme(self.nodes)
-        tls = Tls(self.tls_ca, self.tls_cert, self.tls_key) if is_secure else None
-        token = None if self.token_file is None else f"file:{self.token_file}"
-        return Nodes(self.nodes, tls, token)
+        """The way to the nodes."""
+        return self.way_to(self.nodes)
+
+    def way_to(self, addresses: str | Sequence[str]) -> Nodes:
+        """The way to nodes at ``addresses``. With TLS the gateway's own certificate is that of its
+        port, too: whoever calls by it is the same."""
+        is_secure, _ = without_scheme(split(addresses))
+        return Nodes(addresses, self.calling if is_secure else None, self.token)
+
+    @property
+    def calling(self) -> Tls:
+        """The files by which it calls others with TLS."""
+        return Tls(self.tls_ca, self.tls_cert, self.tls_key)
+
+    @property
+    def token(self) -> str | None:
+        """The place of the token by which it calls others."""
+        return None if self.token_file is None else f"file:{self.token_file}"
 
     def __post_init__(self) -> None:
+        if self.fleet is not None and self.data is not None:
+            raise InvalidConfiguration(
+                "a data directory is that of one wheel",
+                got="--fleet and --data",
+                limit="one of them",
+                remedy="Leave --data out: the gateways that the fleet's file names search",
+            )
         if self.trace_retain_ms and self.store is None:
             raise InvalidConfiguration(
                 "nowhere to store trace events",

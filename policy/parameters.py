@@ -24,6 +24,7 @@ from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Meta
@@ -191,6 +192,29 @@ def parameters_of(kind: type[msgspec.Struct]) -> dict[str, Parameter]:
             text=texts.get(declared.name, ""),
         )
     return parameters
+
+
+def query_of(question: Question) -> str:
+    """The query of a URL in which a program asks this, as ``Parameter.read`` reads it."""
+    pairs: list[tuple[str, str]] = []
+    for name, parameter in parameters_of(type(question)).items():
+        value = getattr(question, parameter.field)
+        if parameter.written.in_queries and value != parameter.default:
+            values = value if parameter.several else (value,)
+            pairs += [(name, _text_of(each)) for each in values]
+    return urlencode(pairs, errors="surrogateescape")
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    if isinstance(value, Enum):
+        return str(value.value)
+    if type(value) is tuple:  # a name and its value
+        return WayIn().between.join(map(_text_of, value))
+    return str(value)
 
 
 def _value_type(hint: Any) -> tuple[Any, bool, list[Any]]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from ..wheel.errors import OverQuota, Unauthenticated
 from .pending import NO_LIMITS, Amounts, PendingLedger, PendingOffer
 from .quotas import Meter
-from .rights import EVERYTHING, QUESTIONS, Operation, Right, Rights, is_own
+from .rights import EVERYTHING, QUESTIONS, TOPIC_RIGHTS, Operation, Right, Rights, is_own
 from .securityfile import SecurityFile
 from .tokens import digest_of
 
@@ -152,6 +152,12 @@ class Authenticator:
                 known.clear()
             known[key] = identity
         return identity
+
+    def limited(self, identity: Identity, patterns: Sequence[str]) -> Identity:
+        """A gateway that asks for a caller of its own, who has the topics of these ``patterns``:
+        it may do what needs a right for topics, for these, and nothing else."""
+        rights = Rights(dict.fromkeys(TOPIC_RIGHTS, patterns), own=self._own)
+        return Identity(identity.principals, rights, identity.meter)
 
     def renewed(self, identity: Identity) -> Identity:
         """A caller with its rights of now; without any when it is no member any more. Its proof is

@@ -100,7 +100,7 @@ async def message(call: RouteCall[MessageForm, None]) -> Reply:
     state may come from the store of events, and are parts of their own: a message can be cancelled
     while they are looked for."""
     form, parts = call.query, {}
-    if call.services.searcher is None:
+    if not call.services.searches:
         parts = {"known": SEARCH_OFF}
     elif form.id:
         parts = {"known": _known(call, "message/known.html")}

@@ -11,14 +11,13 @@ from ...account.vocabulary import FAULTS
 from ...audit.watch.watching import STALE_MS
 from ...client.groupstatus import REPLICATION
 from ...client.message import clock_ms
-from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
 from ...security.rights import Right
 from ...wheel.config import TICK_MS
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..v1.group import status_of
-from ..v1.searching import searcher_of
+from ..v1.searching import PendingCounts, found_counts
 from .figures import NodeFigures, NodeHealth, node_figures, node_health
 from .parts import SEARCH_OFF, PagePart, PartsQuery, node_part, page
 
@@ -98,8 +97,8 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
 
     async def slots() -> PendingBySlot:
         # A figure of the whole, as the node's status has it, for who may observe.
-        searcher = searcher_of(services, Right.OBSERVE)
-        return by_slot(await searcher.count(Query(), by_slot=True), clock_ms())
+        counted = await found_counts(services, Query(), "slot", Right.OBSERVE)
+        return by_slot(counted, clock_ms())
 
     async def wrong() -> list[Wrong]:
         found = wrongs(await node_health(services), await node_figures(services), await status())
@@ -112,7 +111,7 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
         "alarms": node_part("overview/alarms.html", "alarms", wrong),
         "now": node_part("overview/now.html", "status", status),
         "slots": PagePart("overview/slots.html", "slots", slots, live=True)
-        if services.searcher
+        if services.searches
         else SEARCH_OFF,
         "lateness": node_part("overview/lateness.html", "figures", lambda: node_figures(services)),
         "peers": node_part("overview/peers.html", "status", status),
@@ -120,20 +119,20 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
     return await page(call, "overview", "overview.html", parts)
 
 
-def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
+def by_slot(counted: PendingCounts, now_ms: int) -> PendingBySlot:
     """``counted``: with ``by_slot``. A second whose end has passed is overdue."""
     start_ms = now_ms // _MINUTE_MS * _MINUTE_MS
     later_ms = start_ms + _BARS * _MINUTE_MS
     days_ms = (now_ms // _DAY_MS + 3) * _DAY_MS
     overdue = 0
     minutes, hours, days = Counter[int](), Counter[int](), Counter[int]()
-    for seconds, count in counted.by_slot.items():
-        due_ms = seconds.start * TICK_MS
-        if seconds.stop * TICK_MS <= now_ms:
+    for slot in counted.slots or ():
+        due_ms, count = slot.from_ms, slot.messages
+        if due_ms + slot.seconds * TICK_MS <= now_ms:
             overdue += count
         elif due_ms < later_ms:
             minutes[due_ms // _MINUTE_MS] += count
-        elif due_ms < days_ms and len(seconds) * TICK_MS < _DAY_MS:
+        elif due_ms < days_ms and slot.seconds * TICK_MS < _DAY_MS:
             hours[due_ms // _HOUR_MS] += count
         else:
             days[due_ms // _DAY_MS] += count
@@ -154,7 +153,7 @@ def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
     day_rows = [DueRow(day * _DAY_MS, (day + 1) * _DAY_MS, days[day]) for day in shown_days]
     beyond = days.total() - sum(one.messages for one in day_rows)
     return PendingBySlot(
-        counted.total,
+        counted.messages,
         overdue,
         hours.total() + days.total(),
         DueChart(_MINUTE_MS, [row(first + bar, 1) for bar in range(_BARS)]),
@@ -162,7 +161,7 @@ def by_slot(counted: PendingCount, now_ms: int) -> PendingBySlot:
         DueChart(_HOUR_MS, hour_rows),
         DueChart(_DAY_MS, day_rows),
         DueRow(behind_ms, behind_ms, beyond),
-        list(map(str, counted.problems)),
+        counted.problems,
     )
 
 

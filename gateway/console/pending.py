@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...reading.search.query import Query, page_text, parse_page
+from ...reading.search.query import PageKey, Query
 from ...security.rights import Right
 from ...wheel.errors import InvalidConfiguration
 from ..endpoint import RouteCall
@@ -14,8 +14,8 @@ from ..errors import HttpError, from_slotwheel
 from ..requests import Reply
 from ..services import Services
 from ..v1.cancellations import start_cancellation
-from ..v1.found import FoundMessage, found_messages
-from ..v1.searching import searcher_of
+from ..v1.found import FoundMessage
+from ..v1.searching import found_counts, found_page, searcher_of
 from .acting import CountedBody
 from .forms import QuestionForm, form_of
 from .parts import SEARCH_OFF, PagePart, page
@@ -48,21 +48,20 @@ async def pending(call: RouteCall[QuestionForm, None]) -> Reply:
     if message_id := form.typed("id").strip():
         return redirect(address("/message", id=message_id))
     filters = form.given(Query)
-    if services.searcher is None:
+    if not services.searches:
         return await page(call, "pending", "pending.html", {"rows": SEARCH_OFF}, form=form)
     try:
         query = form.question(Query)
-        after = parse_page(text) if (text := form.typed("page")) else None
+        after = PageKey.parse(text) if (text := form.typed("page")) else None
     except (HttpError, InvalidConfiguration) as error:
         problem = error if isinstance(error, HttpError) else from_slotwheel(error)
         return await page(call, "pending", "pending.html", {}, problem, form=form)
 
     async def rows() -> FoundPage:
-        matches = await searcher_of(services).page(query, after, ROWS)
-        messages = await services.run(found_messages, matches.ids, matches.rows)
-        behind = "" if matches.next is None else page_text(matches.next)
+        matches = await found_page(services, query, after, ROWS)
+        behind = matches.next or ""
         following = behind and address("/pending", **filters, page=behind)
-        return FoundPage(messages, following, list(map(str, matches.problems)))
+        return FoundPage(matches.messages, following, matches.problems)
 
     more = {"form": form, "filters": filters}
     parts = {
@@ -80,8 +79,8 @@ def count_part(
     right: Right = Right.READ,
 ) -> PagePart:
     async def count() -> Matches:
-        counted = await searcher_of(services, right).count(query)
-        return Matches(counted.total, list(map(str, counted.problems)))
+        counted = await found_counts(services, query, right=right)
+        return Matches(counted.messages, counted.problems)
 
     return PagePart(template, ("count", query, right), count, more=more)
 
@@ -90,7 +89,8 @@ async def confirm(call: RouteCall[QuestionForm, Any], problem: HttpError | None 
     """The page before a cancel of many: how many it hits, and its form. Without a condition it
     would hit all messages, and is refused."""
     form, services = call.query, call.services
-    searcher_of(services)
+    if not services.searches:
+        searcher_of(services)
     query, filters = form.question(Query), form.given(Query)
     if query.is_empty:
         raise HttpError(
@@ -114,12 +114,12 @@ async def cancel(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
     query = call.query.question(Query)
     try:
         body.check()
-        counted = await searcher_of(services, Right.CANCEL).count(query)
-        if counted.total > body.shown:
+        counted = await found_counts(services, query, right=Right.CANCEL)
+        if counted.messages > body.shown:
             raise HttpError(
                 409,
                 "there are more by now, and nothing was done",
-                got=counted.total,
+                got=counted.messages,
                 limit=body.shown,
                 remedy="Look at the number again",
             )
@@ -129,5 +129,5 @@ async def cancel(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
         return await confirm(call, error)
     if query.is_empty:
         return await confirm(call)
-    job = start_cancellation(services, query, counted)
+    job = await start_cancellation(services, query, counted)
     return redirect(address("/job", id=job.id))

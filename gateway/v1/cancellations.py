@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from ...policy.written import Instant
 from ...reading.search.followup import Cancellation
-from ...reading.search.pending import PendingCount
 from ...reading.search.query import Query
 from ...reading.search.worker import WaitingFinder
 from ...security.rights import Operation, Right
@@ -18,8 +18,8 @@ from ..errors import HttpError
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
-from .searching import PendingCounts, pending_counts, searcher_of
-from .types import MessageHeaders, header_bytes
+from .searching import PendingCounts, found_counts, searcher_of
+from .types import Base64, MessageHeaders, header_bytes
 
 
 class Where(msgspec.Struct, forbid_unknown_fields=True):
@@ -37,6 +37,18 @@ class Where(msgspec.Struct, forbid_unknown_fields=True):
     """Due at this time or later."""
     to_ms: Instant | None = None
     """Due before this time."""
+
+    @classmethod
+    def of(cls, query: Query) -> Where:
+        """The condition of ``query``, which names no ids."""
+        return cls(
+            topic=list(query.topics),
+            key_base64=list(query.keys),
+            name=list(query.names),
+            headers=[(name, Base64(value)) for name, value in query.headers],
+            from_ms=query.from_ms,
+            to_ms=query.to_ms,
+        )
 
     def query(self) -> Query:
         """Errors: ``HttpError`` 422: no condition, or a header without a value; as of
@@ -89,42 +101,69 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
     order in which they are due, and is answered 202; its summary has how many messages got which
     answer."""
     query = call.body.where.query()
-    searcher = searcher_of(call.services, Right.CANCEL)
-    counted = await searcher.count(query)
+    counted = await found_counts(call.services, query, right=Right.CANCEL)
     if call.query.dry_run:
-        return as_json(pending_counts(counted, is_limited=searcher.is_limited))
-    return as_json(start_cancellation(call.services, query, counted).report(), 202)
+        return as_json(counted)
+    return as_json((await start_cancellation(call.services, query, counted)).report(), 202)
 
 
-def start_cancellation(services: Services, query: Query, counted: PendingCount) -> GatewayJob:
+async def start_cancellation(
+    services: Services, query: Query, counted: PendingCounts
+) -> GatewayJob:
     """A job that cancels the messages of ``query`` that were accepted before they were ``counted``.
     Errors: ``Overloaded``; as of ``searcher_of``."""
-    searcher = searcher_of(services, Right.CANCEL)
-    cancellation = Cancellation(
-        WaitingFinder(searcher.process, searcher.may),
-        partial(services.client.cancel, topics=services.patterns_for(Right.CANCEL)),
-        query,
-        before=counted.point.next_offset,
-        problems=dict.fromkeys(counted.problems),
-    )
+    topics = services.patterns_for(Right.CANCEL)
+    work: CancellationWork
+    if services.front is not None:
+        work = await services.front.cancellation(Where.of(query), topics)
+    else:
+        work = _cancellation(services, query, counted, topics)
 
     def summary() -> dict[str, Any]:
+        problems = dict.fromkeys([*counted.problems, *map(str, work.problems)])
         return {
-            "answers": dict(cancellation.answers),
-            "unanswered": cancellation.unanswered,
-            "complete": cancellation.complete,
-            "problems": list(map(str, cancellation.problems)),
+            "answers": dict(work.answers),
+            "unanswered": work.unanswered,
+            "complete": work.complete and not problems,
+            "problems": list(problems),
         }
 
     job = GatewayJob(
         "cancellation",
-        counted.total,
+        counted.messages,
         summary,
         services.identity.principal,
         services.demand_again(Operation.CANCEL),
     )
-    services.jobs.start(job, lambda running: cancellation.run(running.advance, running.stopped))
+    services.jobs.start(job, lambda running: work.run(running.advance, running.stopped))
     return job
+
+
+class CancellationWork(Protocol):
+    """A bulk cancel, and its progress; as of ``Cancellation``."""
+
+    @property
+    def answers(self) -> Mapping[str, int]: ...
+    @property
+    def unanswered(self) -> int: ...
+    @property
+    def complete(self) -> bool: ...
+    @property
+    def problems(self) -> Iterable[object]: ...
+    def run(self, progress: Callable[[int], None], stopped: Callable[[], bool], /) -> None: ...
+
+
+def _cancellation(
+    services: Services, query: Query, counted: PendingCounts, topics: Sequence[str] | None
+) -> Cancellation:
+    searcher = searcher_of(services, Right.CANCEL)
+    assert counted.read_point is not None, "it was counted by one wheel"
+    return Cancellation(
+        WaitingFinder(searcher.process, searcher.may),
+        partial(services.client.cancel, topics=topics),
+        query,
+        before=counted.read_point.next_offset,
+    )
 
 
 ENDPOINTS: list[AnyEndpoint] = [

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ...client import Client
 from ...client.groupstatus import REPLICATION, group_status
 from ...policy.routes import find_route
 from ...security.rights import Operation
@@ -65,20 +66,29 @@ class ExplainedRoute(msgspec.Struct):
 
 
 async def status_of(services: Services) -> dict[str, Any]:
-    """The status of the group. Errors: as of ``group_status``."""
+    """The status of the group, or of a fleet: ``Fleet.status``. Errors: as of ``group_status``."""
+    if services.front is not None:
+        return await services.run(services.front.status)
+    assert isinstance(services.client, Client), "without a front it is of one wheel"
     return await services.run(group_status, services.client)
 
 
 async def status(call: RouteCall[NoQuery, None]) -> Reply:
     """The status of the wheel, as ``slotwheel status --json`` prints it. With peers, that of the
-    master, if it answers."""
+    master, if it answers. Of a fleet, that of each wheel in `wheels`, and `complete`: false if one
+    does not answer."""
     return as_json(await status_of(call.services))
 
 
 async def peers(call: RouteCall[NoQuery, None]) -> Reply:
     """The group as its master sees it: role, epoch, commit index, and of each peer its state and
-    how far it is behind. Empty for a node without peers."""
-    return as_json((await status_of(call.services)).get(REPLICATION, {}))
+    how far it is behind. Empty for a node without peers; of a fleet, by wheel."""
+    found = await status_of(call.services)
+    if call.services.front is None:
+        return as_json(found.get(REPLICATION, {}))
+    wheels = {name: each["status"] for name, each in found["wheels"].items()}
+    known = {name: status.get(REPLICATION, {}) for name, status in wheels.items() if status}
+    return as_json({"complete": found["complete"], "wheels": known})
 
 
 async def levels(call: RouteCall[NoQuery, None]) -> Reply:

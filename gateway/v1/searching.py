@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from ...reading.search.pending import PendingCount, PendingPage
-from ...reading.search.query import CountQuery, PageQuery, page_text
+from ...reading.search.query import CountQuery, PageKey, PageQuery, Query
 from ...security.rights import Operation, Right
 from ...wheel.config import TICK_MS
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
@@ -45,7 +45,8 @@ class PageEnd(msgspec.Struct):
     """True: no match up to ``next`` is missing. False: ``problems`` say what may be."""
     looked_through: int
     """Messages that were read for it."""
-    read_point: ReadUpTo
+    read_point: ReadUpTo | None
+    """Null in the answer of a fleet: each wheel has a log of its own."""
     problems: list[str]
     limited_by_rights: bool
     """Whether only topics that the caller may read were looked at."""
@@ -72,7 +73,8 @@ class PendingCounts(msgspec.Struct, omit_defaults=True):
     messages: int
     complete: bool
     looked_through: int
-    read_point: ReadUpTo
+    read_point: ReadUpTo | None
+    """Null in the answer of a fleet: each wheel has a log of its own."""
     problems: list[str]
     limited_by_rights: bool = False
     """Whether only topics that the caller may read were looked at."""
@@ -126,41 +128,66 @@ async def list_messages(call: RouteCall[PageQuery, None]) -> Reply:
     beyond that. With `Accept: application/x-ndjson` each line of the answer is a message as JSON,
     and the last line is the end of the page."""
     kind = wanted_type(call.scope, (JSON, NDJSON))
-    searcher, query = searcher_of(call.services), call.query
-    page = await searcher.page(query, query.page, query.limit)
-    text = await call.services.run(_written, page, kind, searcher.is_limited)
+    page = await found_page(call.services, call.query, call.query.page, call.query.limit)
+    text = await call.services.run(_written, page, kind)
     return Reply(200, text, kind)
 
 
-def _written(page: PendingPage, kind: str, is_limited: bool) -> bytes:
-    following = None if page.next is None else page_text(page.next)
-    end = {"next": following, **_read(page, is_limited)}
-    messages = found_messages(page.ids, page.rows)
+def _written(page: FoundMessages, kind: str) -> bytes:
     if kind == JSON:
-        return msgspec.json.encode({"messages": messages, **end})
+        return msgspec.json.encode(page)
+    end = msgspec.structs.asdict(page)
+    messages = end.pop("messages")
     lines = [msgspec.json.encode(line) for line in (*messages, {"page": end})]
     return b"\n".join(lines) + b"\n"
 
 
+async def found_page(
+    services: Services, query: Query, after: PageKey | None, limit: int
+) -> FoundMessages:
+    """The page of matches behind ``after``. Errors: as of ``searcher_of`` and ``Searcher.page``;
+    ``HttpError`` 422: the page before was of several wheels, or was not."""
+    if services.front is not None:
+        return await services.front.page(query, after, limit, services.patterns_for(Right.READ))
+    if after is not None and after.wheel:
+        raise HttpError(
+            422,
+            "the page before was of a fleet, and this gateway is of one wheel",
+            place="query page",
+            got=str(after),
+            remedy="Ask the fleet's gateway for the next page",
+        )
+    searcher = searcher_of(services)
+    page = await searcher.page(query, after and after.row, limit)
+    messages = await services.run(found_messages, page.ids, page.rows)
+    following = None if page.next is None else str(PageKey(*page.next))
+    return FoundMessages(following, **_read(page, searcher.is_limited), messages=messages)
+
+
 async def count_messages(call: RouteCall[CountQuery, None]) -> Reply:
     """Count pending messages. Without topic, key and header nothing has to be read for it."""
-    by, searcher = call.query.by, searcher_of(call.services)
-    counted = await searcher.count(call.query, by_slot=by == "slot", by_topic=by == "topic")
-    return as_json(pending_counts(counted, by, is_limited=searcher.is_limited))
+    return as_json(await found_counts(call.services, call.query, call.query.by))
 
 
-def pending_counts(
-    counted: PendingCount, by: str | None = None, *, is_limited: bool
+async def found_counts(
+    services: Services,
+    query: Query,
+    by: Literal["slot", "topic"] | None = None,
+    right: Right = Right.READ,
 ) -> PendingCounts:
-    """A count as its answer. ``by``: ``slot``, ``topic`` or None. ``is_limited``: of the
-    searcher."""
+    """The number of matches, of topics for which the caller has the right. Errors: as of
+    ``searcher_of`` and ``Searcher.count``."""
+    if services.front is not None:
+        return await services.front.counts(query, by, services.patterns_for(right))
+    searcher = searcher_of(services, right)
+    counted = await searcher.count(query, by_slot=by == "slot", by_topic=by == "topic")
     slots = [
         SlotCount(seconds.start * TICK_MS, count, len(seconds))
         for seconds, count in counted.by_slot.items()
     ]
     return PendingCounts(
         counted.total,
-        **_read(counted, is_limited),
+        **_read(counted, searcher.is_limited),
         slots=slots if by == "slot" else None,
         topics=counted.by_topic if by == "topic" else None,
     )
@@ -174,6 +201,8 @@ async def get_message(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def known_message(services: Services, message_id: str) -> KnownMessage:
     """A message as the wheel's files have it. Errors: as of ``searcher_of``; ``Overloaded``."""
+    if services.front is not None:
+        return await services.front.known(message_id, services.patterns_for(Right.READ))
     (fate,) = await searcher_of(services).find([message_id])
     message = None
     if fate.row is not None:

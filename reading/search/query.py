@@ -13,7 +13,7 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,12 +35,12 @@ _FORMS = (
     " TIME: 2026-05-31T18:30:00Z, +10m from now, or milliseconds since 1970"
 )
 _FORMS_REMEDY = "Write each condition as one of these; all of them must hold"
-_PAGE = re.compile(r"(-?[0-9]{1,19}),([0-9]{1,19})")
+_PAGE = re.compile(r"(-?[0-9]{1,19}),(-1|[0-9]{1,19})(?:,([A-Za-z0-9_-]{1,100}))?")
 _CONDITIONS_MAX = 10_000
 LIMIT = 100
 """Messages of a page, if nobody says otherwise."""
 LIMIT_MAX = 10_000
-_INT64_END = 1 << 63
+INT64_END = 1 << 63
 
 
 def _read_header(text: str, way: WayIn) -> tuple[str, bytes]:
@@ -55,29 +55,39 @@ def _read_header(text: str, way: WayIn) -> tuple[str, bytes]:
     return name, as_bytes(value)
 
 
-def page_text(key: RowKey) -> str:
-    """A page token as text, as ``parse_page`` reads it."""
-    due, offset = key
-    return f"{due},{offset}"
+class PageKey(NamedTuple):
+    """The place behind which a page begins: the due time and offset of the last message before it,
+    and its wheel, where the pages are of several."""
+
+    due: int
+    offset: int
+    wheel: str = ""
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self if self.wheel else self.row))
+
+    @property
+    def row(self) -> RowKey:
+        return self.due, self.offset
+
+    @classmethod
+    def parse(cls, text: str) -> PageKey:
+        """The inverse of ``str``. Errors: ``InvalidConfiguration``."""
+        found = _PAGE.fullmatch(text)
+        if found is not None:
+            due, offset = int(found[1]), int(found[2])
+            if -INT64_END <= due < INT64_END and -1 <= offset < INT64_END:
+                return cls(due, offset, found[3] or "")
+        raise InvalidConfiguration(
+            "not a page",
+            got=repr(text[:200]),
+            limit="DUE,OFFSET",
+            remedy="Give what the page before it named as the next one",
+        )
 
 
-def parse_page(text: str) -> RowKey:
-    """The due time and the offset behind which a page begins. Errors: ``InvalidConfiguration``."""
-    found = _PAGE.fullmatch(text)
-    if found is not None:
-        due, offset = int(found[1]), int(found[2])
-        if -_INT64_END <= due < _INT64_END and offset < _INT64_END:
-            return due, offset
-    raise InvalidConfiguration(
-        "not a page",
-        got=repr(text[:200]),
-        limit="DUE,OFFSET",
-        remedy="Give what the page before it named as the next one",
-    )
-
-
-def _read_page(text: str, _: WayIn) -> RowKey | None:
-    return parse_page(text) if text else None
+def _read_page(text: str, _: WayIn) -> PageKey | None:
+    return PageKey.parse(text) if text else None
 
 
 class Query(Question, frozen=True):
@@ -138,7 +148,7 @@ class PageQuery(Query, frozen=True):
 
     limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = LIMIT
     """Messages of a page, at most. It has fewer where they are large."""
-    page: Annotated[RowKey, Written(_read_page, "DUE,OFFSET")] | None = None
+    page: Annotated[PageKey, Written(_read_page, "DUE,OFFSET")] | None = None
     """Go on behind an earlier page. `next` of that page."""
 
 

@@ -13,9 +13,14 @@ from slotwheel.wheel.errors import InvalidConfiguration
 
 def test_wheels_are_named_with_their_nodes(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
-    path.write_text('[wheels]\nnorth = "a:7200,b:7200"\nsouth = "tls://d:7200"\n')
-    assert read_fleet(path) == {"north": "a:7200,b:7200", "south": "tls://d:7200"}
-    nodes = nodes_of(read_fleet(path), token="env:TOKEN")
+    path.write_text(
+        '[wheels]\nnorth = "a:7200,b:7200"\nsouth = "tls://d:7200"\n'
+        '[gateways]\nnorth = "http://a:80, https://b:81"\n'
+    )
+    read = read_fleet(path)
+    assert read.wheels == {"north": "a:7200,b:7200", "south": "tls://d:7200"}
+    assert read.gateways == {"north": ("http://a:80", "https://b:81")}
+    nodes = nodes_of(read.wheels, token="env:TOKEN")
     assert str(nodes["north"]) == "a:7200,b:7200"
     assert nodes["south"].token == "env:TOKEN"
 
@@ -31,6 +36,10 @@ def test_wheels_are_named_with_their_nodes(tmp_path: Path) -> None:
         (b'[wheels]\n[wheels.north]\nnodes = "a:1"\n', "the wheel 'north' are no text"),
         (b'name = "x"\n[wheels]\nnorth = "a:1"\n', "says name"),
         (b'[wheels]\nnorth = "a:1"\n[tls]\nca = "x"\n', "says tls"),
+        (b'[wheels]\nnorth = "a:1"\n[gateways]\nsouth = "http://a:1"\n', "names 'south'"),
+        (b'[wheels]\nnorth = "a:1"\n[gateways]\nnorth = "a:1"\n', "cannot be reached at 'a:1'"),
+        (b'[wheels]\nnorth = "a:1"\n[gateways]\nnorth = ["http://a:1"]\n', "are no text"),
+        (b'gateways = 1\n[wheels]\nnorth = "a:1"\n', "names no gateways"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: bytes, said: str) -> None:

@@ -176,7 +176,7 @@ def parted(wheels: dict[str, FakeWheel]) -> Iterator[Fleet]:
 
 def test_a_wheel_that_is_away_is_named_and_passed_by(parted: Fleet) -> None:
     fleet = parted
-    eventually(lambda: fleet.wheel("south") not in fleet.turns)
+    eventually(lambda: "south" not in fleet.turns)
     ids = [fleet.store("t", b"unkeyed", delay=60) for _ in range(12)]
     assert Counter(map(group_of, ids)) == {"north": 6, "west": 6}
     status = fleet.status()

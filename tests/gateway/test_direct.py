@@ -178,7 +178,7 @@ async def running(port: int, calls: list[str], **limits: Any) -> AsyncIterator[R
     yield gateway
     gateway.server.end()
     await task
-    assert gateway.services.gatherer.nbytes == 0
+    assert gateway.services.gatherer.room.nbytes == 0
 
 
 def cut(data: bytes, size: int) -> list[bytes]:

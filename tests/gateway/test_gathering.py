@@ -15,7 +15,7 @@ from slotwheel.client.asynclink import AsyncLink
 from slotwheel.client.batch import PLAIN_BYTES_MAX, Shipment
 from slotwheel.client.link import WireTransport
 from slotwheel.client.message import FlatMessage, flatten
-from slotwheel.gateway.gathering import Gatherer
+from slotwheel.gateway.gathering import Gatherer, Room
 from slotwheel.wheel.config import WheelConfig
 from slotwheel.wire.pool import Pool
 from support.fakewheel import FakeWheel
@@ -50,7 +50,7 @@ async def gathering(
     ask = WireTransport().epoch_of_master
     link = AsyncLink(Addresses(address), "all", 10.0, ask, pool, observer=observer)
     with Client(address, timeout_s=10, observer=observer) as client:
-        yield Gatherer(client, link, bytes_max), link
+        yield Gatherer(client, link, Room(bytes_max)), link
         await link.close()
     pool.close()
 
@@ -66,12 +66,12 @@ def test_only_the_message_at_fault_fails_whichever_way_it_leaves() -> None:
     async def test() -> None:
         async with gathering(f"127.0.0.1:{server.port}", observer) as (gatherer, _):
             futures = [gatherer.store(one) for one in flats]
-            assert gatherer.nbytes > sum(sizes)
+            assert gatherer.room.nbytes > sum(sizes)
             found = await asyncio.gather(*futures, return_exceptions=True)
             assert isinstance(found.pop(3), SlotwheelError)
             assert all(isinstance(one, str) for one in found), found
             assert len(set(found)) == len(found)
-            assert gatherer.nbytes == 0
+            assert gatherer.room.nbytes == 0
             assert gatherer.messages >= len(flats)
 
     with closing(ServedIntake(wheel, "127.0.0.1:0")) as server:
@@ -95,14 +95,14 @@ def test_room_is_given_back_when_nobody_awaits_the_answer_and_when_the_link_ends
             with pytest.raises(Overloaded, match="wait to be stored"):
                 gatherer.store(flat(b"c"))
             await kept
-            assert gatherer.nbytes == 0
+            assert gatherer.room.nbytes == 0
             late = gatherer.store(flat(b"d"))
             link.end()
             with pytest.raises(NotRunning):
                 await late
             with pytest.raises(NotRunning):
                 gatherer.store(flat(b"e"))
-            assert gatherer.nbytes == 0
+            assert gatherer.room.nbytes == 0
 
     with closing(ServedIntake(wheel, "127.0.0.1:0")) as server:
         asyncio.run(test())

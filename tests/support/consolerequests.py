@@ -77,6 +77,7 @@ class ConsoleApp:
             letters=nothing,
             redrives=nothing,
             logins=Logins(self.authenticator, OneByOne(self._pool).run, clock),
+            front=None,
             searcher=None,
             lookup=None,
             lookup_questions=nothing,

@@ -37,9 +37,8 @@ from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.fresh import FreshAnswers
 from slotwheel.gateway.services import Services
 from slotwheel.gateway.settings import GatewaySettings
+from slotwheel.gateway.v1.searching import PendingCounts, SlotCount
 from slotwheel.reading.problems import INTEGRITY, Problem
-from slotwheel.reading.search.pending import PendingCount
-from slotwheel.reading.search.view import AnswerPoint
 from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Witness
 from slotwheel.wheel.texts import span_text
 from support.gatewayprocess import GatewayProcess
@@ -52,7 +51,6 @@ VENDORED = {
     "uplot-1.6.32.min.js": "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f",
     "uplot-LICENSE.txt": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
 }
-POINT = AnswerPoint(0, 0, 0, 0, -1, 0)
 NOW_MS = 1_800_000_030_500
 
 
@@ -250,9 +248,16 @@ def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -
     assert [one.partition("_")[0] for one in names] == ["pool"]
 
 
+def counts_of(slots: dict[range, int], *problems: str) -> PendingCounts:
+    """An answer of ``found_counts`` by slot."""
+    counts = [SlotCount(seconds.start * 1000, n, len(seconds)) for seconds, n in slots.items()]
+    total = sum(slots.values())
+    return PendingCounts(total, not problems, 0, None, list(problems), slots=counts)
+
+
 def test_an_answer_that_is_not_complete_says_why() -> None:
     problem = Problem(INTEGRITY, "damage", "expected 7 rows, found <b>", file="slots/7")
-    found = by_slot(PendingCount(1, POINT, {range(1, 2): 1}, problems=(problem,)), NOW_MS)
+    found = by_slot(counts_of({range(1, 2): 1}, str(problem)), NOW_MS)
     text = rendered("overview/slots.html", it=found, viewer=Viewer(STRANGER))
     assert "This is not everything." in text
     assert "slots/7: expected 7 rows, found &lt;b&gt;" in text
@@ -262,7 +267,7 @@ def test_slots_become_minutes() -> None:
     now_s = NOW_MS // 1000
     counts = {now_s - 1: 1, now_s: 2, now_s + 29: 4, now_s + 30: 8, now_s + 7_170: 16}
     slots = {range(second, second + 1): count for second, count in counts.items()}
-    found = by_slot(PendingCount(31, POINT, slots), NOW_MS)
+    found = by_slot(counts_of(slots), NOW_MS)
     assert (found.overdue, found.later) == (1, 16)
     assert [bar.messages for bar in found.minutes.bars[:3]] == [6, 8, 0]
     assert [row.messages for row in found.rows] == [14, *[0] * 11]
@@ -276,7 +281,7 @@ def test_the_table_of_a_year_scrolls_within_the_page() -> None:
     day_s, now_s = 86_400, NOW_MS // 1000
     midnight = now_s - now_s % day_s
     days = [range(midnight + day * day_s, midnight + (day + 1) * day_s) for day in range(3, 369)]
-    found = by_slot(PendingCount(366, POINT, dict.fromkeys(days, 1)), NOW_MS)
+    found = by_slot(counts_of(dict.fromkeys(days, 1)), NOW_MS)
     text = str(rendered("overview/slots.html", it=found, viewer=Viewer(STRANGER)))
     assert text.count('class="scroll tall"') == 1
     assert text.count('class="scroll"') == 1, "that of the next two hours"
@@ -297,7 +302,7 @@ def test_slots_further_ahead_become_hours_and_days() -> None:
     counts = {
         range(midnight + first, midnight + first + length): count for first, length, count in spans
     }
-    found = by_slot(PendingCount(63, POINT, counts), NOW_MS)
+    found = by_slot(counts_of(counts), NOW_MS)
     assert (found.overdue, found.later) == (0, 63)
     hours = [((row.from_ms // 1000 - midnight) / hour_s, row.messages) for row in found.hours.rows]
     assert hours == [(10, 1), (13, 2), (71, 4)]

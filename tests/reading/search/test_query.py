@@ -11,9 +11,8 @@ import pytest
 from slotwheel.policy.levels import check_times
 from slotwheel.reading.search.query import (
     ContentMatcher,
+    PageKey,
     Query,
-    page_text,
-    parse_page,
     parse_where,
 )
 from slotwheel.wheel.errors import InvalidConfiguration
@@ -122,11 +121,11 @@ def test_times_between_which_nothing_lies_and_times_that_are_given_twice() -> No
 
 
 def test_page_tokens() -> None:
-    for key in ((0, 0), (-5, 7), ((1 << 63) - 1, (1 << 63) - 1)):
-        assert parse_page(page_text(key)) == key
-    for text in ("", "1", "1,", "1,-1", "1,2,3", " 1,2", "1e3,2", f"{1 << 63},0", "9" * 5000):
+    for key in (PageKey(0, 0), PageKey(-5, 7, "n-1"), PageKey((1 << 63) - 1, (1 << 63) - 1)):
+        assert PageKey.parse(str(key)) == key
+    for text in ("", "1", "1,", "1,-2", "1,2,a b", " 1,2", "1e3,2", f"{1 << 63},0", "9" * 5000):
         with pytest.raises(InvalidConfiguration, match="DUE,OFFSET"):
-            parse_page(text)
+            PageKey.parse(text)
 
 
 def test_what_is_no_text() -> None:

@@ -1,0 +1,194 @@
+"""Asks the gateways of a fleet's wheels, each beside a node and its data directory.
+
+Theory: a question is a request to one gateway of each wheel, all at the same time, each by a thread
+that waits. A wheel that does not answer within ``ANSWER_S`` is named in the answer, which is not
+complete then; the others answer all the same.
+
+Rules
+- The front proves itself as a gateway and says which topics its own caller has (``TOPICS``), as it
+  does on the wire. A header of its own caller is never passed on.
+- What the question itself caused (4xx) is the answer of the front, too: all wheels would say so.
+- A gateway that cannot be reached is followed by the next one of its wheel; one that is silent is
+  not, so that the time is bounded, and is asked last from then on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+
+from ...client.httpconnection import GatewayAccess, GatewayAnswer, GatewayConnection
+from ...wheel.errors import InvalidConfiguration, NodeUnreachable, SlotwheelError
+from ..authentication import TOPICS
+from ..errors import HttpError
+
+T = TypeVar("T")
+ANSWER_S = 5.0
+"""A wheel that has not answered by then is left out, s."""
+_THREADS_MAX = 64
+_NOT_OF_THE_QUESTION = (401, 403, 408, 429)
+"""Statuses below 500 that tell of the gateways, and not of the question."""
+
+
+class WheelGateways:
+    """The gateways of the wheels ``names``. ``addresses``: of each wheel that has any;
+    ``answer_s``: as of ``ANSWER_S``. Thread-safe."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        addresses: Mapping[str, Sequence[str]],
+        access: GatewayAccess,
+        answer_s: float = ANSWER_S,
+    ) -> None:
+        self.names = names
+        self._addresses = {name: list(given) for name, given in addresses.items()}
+        self._access = access
+        self._answer_s = answer_s
+        self._pool = ThreadPoolExecutor(_THREADS_MAX, thread_name_prefix="gateway-front")
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def first_address(self, wheel: str) -> str:
+        """Where a browser finds the wheel's own gateway; empty: it has none."""
+        return next(iter(self._addresses.get(wheel, ())), "")
+
+    # Asking one
+
+    def ask(
+        self,
+        wheel: str,
+        method: str,
+        path: str,
+        kind: type[T],
+        *,
+        body: Any = None,
+        topics: Sequence[str] | None = None,
+    ) -> T:
+        """The answer of a wheel. ``topics``: patterns of those that the caller has; None: all.
+        Blocks. Errors: ``HttpError``: the question is at fault; ``NodeUnreachable``."""
+        headers = {}
+        if topics is not None:
+            headers[TOPICS.decode()] = json.dumps(list(topics))
+        answer = self._answer(wheel, method, path, body, headers)
+        if answer.status < 300:
+            try:
+                return msgspec.json.decode(answer.body, type=kind)
+            except msgspec.MsgspecError as error:
+                raise NodeUnreachable(f"its gateway's answer is none: {error}"[:200]) from None
+        if answer.status >= 500 or answer.status in _NOT_OF_THE_QUESTION:
+            text = f"its gateway answers {answer.status}: {answer.error().message}"
+            raise NodeUnreachable(text[:300])
+        raise _of_question(answer)
+
+    def _answer(
+        self, wheel: str, method: str, path: str, body: Any, headers: Mapping[str, str]
+    ) -> GatewayAnswer:
+        addresses = self._addresses.get(wheel)
+        if not addresses:
+            raise NodeUnreachable(
+                "the fleet's file names no gateway of it",
+                remedy=f"Add a line {wheel} to [gateways], with http://host:port",
+            )
+        end = time.monotonic() + self._answer_s
+        failed: SlotwheelError | None = None
+        for address in list(addresses):
+            left_s = end - time.monotonic()
+            if left_s <= 0:
+                break
+            try:
+                connection = GatewayConnection(address, left_s, self._access)
+            except (NodeUnreachable, InvalidConfiguration) as error:
+                failed = error
+                continue
+            try:
+                left_s = max(0.1, end - time.monotonic())
+                return connection.ask(method, path, body, timeout_s=left_s, headers=headers)
+            except NodeUnreachable as error:
+                if address in addresses:
+                    addresses.sort(key=address.__eq__)
+                raise NodeUnreachable(f"{address} does not answer: {error.message}") from None
+            finally:
+                connection.close()
+        assert failed is not None
+        raise NodeUnreachable(failed.message, got=failed.got)
+
+    # Asking several
+
+    async def ask_each(
+        self,
+        questions: Mapping[str, str],
+        kind: type[T],
+        *,
+        method: str = "GET",
+        body: Any = None,
+        topics: Sequence[str] | None = None,
+    ) -> tuple[dict[str, T], list[str]]:
+        """The answers of the wheels that answer, and a text about each other one. ``questions``:
+        the path and query by the wheel's name. Errors: ``HttpError``, as of ``ask``."""
+        loop = asyncio.get_running_loop()
+        calls = {
+            name: loop.run_in_executor(
+                self._pool,
+                lambda name=name, path=path: self.ask(  # type: ignore[misc]
+                    name, method, path, kind, body=body, topics=topics
+                ),
+            )
+            for name, path in questions.items()
+        }
+        # A thread may be held up longer than its socket's limit, as by a name server.
+        await asyncio.wait(calls.values(), timeout=2 * self._answer_s)
+        answers: dict[str, T] = {}
+        problems: list[str] = []
+        for name, call in calls.items():
+            if not call.done():
+                problems.append(problem_of(name, NodeUnreachable("its gateway does not answer")))
+                call.add_done_callback(lambda done: done.cancelled() or done.exception())
+                continue
+            try:
+                answers[name] = call.result()
+            except NodeUnreachable as error:
+                problems.append(problem_of(name, error))
+        return answers, problems
+
+    def submit(self, *given: Any, **named: Any) -> Future[Any]:
+        """Begin ``ask``."""
+        return self._pool.submit(self.ask, *given, **named)
+
+    def everywhere(self, path: str) -> dict[str, str]:
+        """The same question for all wheels."""
+        return dict.fromkeys(self.names, path)
+
+
+def problem_of(wheel: str, error: SlotwheelError) -> str:
+    """A line that names a wheel whose answer is missing."""
+    return f"the wheel {wheel} is missing: {error.message}"
+
+
+def joined(problems: Iterable[Iterable[str]], names: Iterable[str]) -> list[str]:
+    """The problems of several wheels, each with its wheel."""
+    return [
+        f"{name}: {text}" for name, texts in zip(names, problems, strict=True) for text in texts
+    ]
+
+
+def _of_question(answer: GatewayAnswer) -> HttpError:
+    body = answer.json()
+    fields: Mapping[str, Any] = body if isinstance(body, dict) else {}
+    return HttpError(
+        answer.status,
+        str(fields.get("message") or f"a wheel's gateway answers {answer.status}"),
+        error_code=int(fields.get("error_code") or answer.status),
+        code=str(fields.get("code") or ""),
+        place=str(fields.get("place") or ""),
+        got=fields.get("got"),
+        limit=fields.get("limit"),
+        remedy=str(fields.get("remedy") or ""),
+    )
