@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote_plus
 
 import msgspec
 
@@ -33,6 +33,7 @@ from ..security.rights import Operation, Right
 from ..wheel.errors import SlotwheelError
 from .authentication import identity_of
 from .errors import HttpError, from_slotwheel
+from .front.front import WHEEL
 from .pathroute import PathRoute
 from .requests import FORM, JSON, Reply, content_type_of, decoded, read_body
 from .services import Services
@@ -188,7 +189,12 @@ class _Resource:
             services.authenticator.demand(scope, endpoint.operation)
         else:
             services.authenticator.check(scope, endpoint.operation)
-        query = query_decoder.decode(scope["query_string"])
+        written = scope["query_string"]
+        if services.front is not None:
+            wheel, written = wheel_in(written)
+            if wheel is not None:
+                services.front = services.front.narrowed(wheel)
+        query = query_decoder.decode(written)
         body = None
         if body_decoder is not None:
             content_type_of(scope, (FORM if endpoint.form else JSON,))
@@ -201,6 +207,16 @@ class _Resource:
         with services.identity.doing(endpoint.operation):
             reply = await endpoint.handler(call)
         await reply(scope, receive, send)
+
+
+def wheel_in(query: bytes) -> tuple[str | None, bytes]:
+    """The wheel that a query names, and the rest of the query: over a fleet each question may be
+    about one wheel."""
+    begin = f"{WHEEL}=".encode()
+    parts = query.split(b"&")
+    names = [part.removeprefix(begin) for part in parts if part.startswith(begin)]
+    rest = b"&".join(part for part in parts if not part.startswith(begin))
+    return (unquote_plus(names[-1].decode("ascii", "replace")) if names else None), rest
 
 
 def _body_decoder(endpoint: AnyEndpoint) -> Callable[[bytes], Any] | None:

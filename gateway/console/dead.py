@@ -17,8 +17,8 @@ from ..v1.dead import (
     LettersQuery,
     RedriveSummary,
     counted_redrive,
-    letter_in,
-    listed_letters,
+    found_letter,
+    found_letters,
     start_redrive,
 )
 from .acting import CountedBody
@@ -56,7 +56,7 @@ async def dead(call: RouteCall[QuestionForm, None]) -> Reply:
         return await page(call, "dead", "dead.html", {}, error, form=form)
 
     async def letters() -> LetterList:
-        return await services.letters.run(listed_letters, services, query)
+        return await found_letters(services, query)
 
     key = ("letters", *filters.values())
     more = {"form": form, "filters": filters, "order": RedriveForm.fields}
@@ -70,7 +70,7 @@ async def letter(call: RouteCall[PlaceForm, None]) -> Reply:
 
     async def read() -> DeadLetter:
         place = form.partition, form.position
-        return await services.letters.run(letter_in, services, form.topic or None, place)
+        return await found_letter(services, form.topic or None, place)
 
     key = ("letter", form.topic, form.partition, form.position)
     parts = {"letter": PagePart("dead/letter.html", key, read, more={"form": form})}

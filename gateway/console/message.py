@@ -13,7 +13,8 @@ from ..endpoint import RouteCall
 from ..errors import HttpError
 from ..requests import Reply
 from ..v1.cancelling import RescheduleBody, cancelled, moved
-from ..v1.searching import KnownMessage, known_message
+from ..v1.pending import KnownMessage
+from ..v1.searching import known_message
 from ..v1.tracing import chain_of
 from .acting import ActionBody
 from .guard import is_sealed, seal_of

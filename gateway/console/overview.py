@@ -17,7 +17,8 @@ from ...wheel.config import TICK_MS
 from ..endpoint import RouteCall
 from ..requests import Reply
 from ..v1.group import status_of
-from ..v1.searching import PendingCounts, found_counts
+from ..v1.pending import PendingCounts
+from ..v1.searching import found_counts
 from .figures import NodeFigures, NodeHealth, node_figures, node_health
 from .parts import SEARCH_OFF, PagePart, PartsQuery, node_part, page
 

@@ -129,5 +129,5 @@ async def cancel(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
         return await confirm(call, error)
     if query.is_empty:
         return await confirm(call)
-    job = await start_cancellation(services, query, counted)
+    job = start_cancellation(services, query, counted)
     return redirect(address("/job", id=job.id))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -162,21 +162,10 @@ class WheelGateways:
         """Begin ``ask``."""
         return self._pool.submit(self.ask, *given, **named)
 
-    def everywhere(self, path: str) -> dict[str, str]:
-        """The same question for all wheels."""
-        return dict.fromkeys(self.names, path)
 
-
-def problem_of(wheel: str, error: SlotwheelError) -> str:
+def problem_of(wheel: str, error: SlotwheelError | HttpError) -> str:
     """A line that names a wheel whose answer is missing."""
     return f"the wheel {wheel} is missing: {error.message}"
-
-
-def joined(problems: Iterable[Iterable[str]], names: Iterable[str]) -> list[str]:
-    """The problems of several wheels, each with its wheel."""
-    return [
-        f"{name}: {text}" for name, texts in zip(names, problems, strict=True) for text in texts
-    ]
 
 
 def _of_question(answer: GatewayAnswer) -> HttpError:

@@ -33,7 +33,7 @@ from ...wheel.request import RequestKey
 from ...wheel.schema import Int64s
 from ..gathering import Gatherer, Room, Stored
 
-Rows: TypeAlias = pa.RecordBatch | Sequence[FlatMessage]
+BatchRows: TypeAlias = pa.RecordBatch | Sequence[FlatMessage]
 
 
 class FleetGatherer:
@@ -65,13 +65,21 @@ class FleetGatherer:
         return self._gatherers[self._fleet.wheel_at(bucket_of_row(flat))]
 
     def store_whole(
-        self, rows: Rows, request: RequestKey | None = None, body_bytes: int = 0
+        self,
+        rows: BatchRows,
+        request: RequestKey | None = None,
+        body_bytes: int = 0,
     ) -> asyncio.Future[Stored]:
         """Store all of the messages, those of one wheel together. Errors: that of the first wheel
         that has one, ``uncertain`` where another one has stored its part."""
         return asyncio.ensure_future(self._store_parts(rows, request, body_bytes))
 
-    async def _store_parts(self, rows: Rows, request: RequestKey | None, body_bytes: int) -> Stored:
+    async def _store_parts(
+        self,
+        rows: BatchRows,
+        request: RequestKey | None,
+        body_bytes: int,
+    ) -> Stored:
         buckets = _buckets(rows)
         if request is not None:
             # Without a key of its own, a message of a repeat would go to the next wheel in turn.
@@ -89,7 +97,12 @@ class FleetGatherer:
         return Stored(receipts)
 
     async def _part(
-        self, wheel: str, rows: Rows, numbers: Int64s, request: RequestKey | None, share_bytes: int
+        self,
+        wheel: str,
+        rows: BatchRows,
+        numbers: Int64s,
+        request: RequestKey | None,
+        share_bytes: int,
     ) -> list[tuple[Int64s, Stored]]:
         """Store the messages ``numbers`` of ``rows`` at a wheel; or, if it takes no new ones and
         has no such request, where its keys go meanwhile."""
@@ -110,13 +123,13 @@ class FleetGatherer:
         return found
 
 
-def _buckets(rows: Rows) -> Int64s:
+def _buckets(rows: BatchRows) -> Int64s:
     if isinstance(rows, pa.RecordBatch):
         return buckets_of_rows(rows)
     return np.fromiter(map(bucket_of_row, rows), np.int64, len(rows))
 
 
-def _taken(rows: Rows, numbers: Int64s) -> Rows:
+def _taken(rows: BatchRows, numbers: Int64s) -> BatchRows:
     if len(numbers) == len(rows):
         return rows
     if isinstance(rows, pa.RecordBatch):

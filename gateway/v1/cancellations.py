@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -15,10 +15,12 @@ from ...reading.search.worker import WaitingFinder
 from ...security.rights import Operation, Right
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
+from ..front.jobs import FleetJob
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
-from .searching import PendingCounts, found_counts, searcher_of
+from .pending import PendingCounts
+from .searching import found_counts, searcher_of
 from .types import Base64, MessageHeaders, header_bytes
 
 
@@ -104,29 +106,27 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
     counted = await found_counts(call.services, query, right=Right.CANCEL)
     if call.query.dry_run:
         return as_json(counted)
-    return as_json((await start_cancellation(call.services, query, counted)).report(), 202)
+    return as_json(start_cancellation(call.services, query, counted).report(), 202)
 
 
-async def start_cancellation(
-    services: Services, query: Query, counted: PendingCounts
-) -> GatewayJob:
+def start_cancellation(services: Services, query: Query, counted: PendingCounts) -> GatewayJob:
     """A job that cancels the messages of ``query`` that were accepted before they were ``counted``.
     Errors: ``Overloaded``; as of ``searcher_of``."""
     topics = services.patterns_for(Right.CANCEL)
-    work: CancellationWork
+    work: FleetJob | Cancellation
     if services.front is not None:
-        work = await services.front.cancellation(Where.of(query), topics)
+        body = msgspec.to_builtins({"where": Where.of(query)})
+        work = services.front.job("/v1/cancellations", body, topics)
+        told = work.summary
     else:
         work = _cancellation(services, query, counted, topics)
+        told = partial(_told, work)
 
     def summary() -> dict[str, Any]:
-        problems = dict.fromkeys([*counted.problems, *map(str, work.problems)])
-        return {
-            "answers": dict(work.answers),
-            "unanswered": work.unanswered,
-            "complete": work.complete and not problems,
-            "problems": list(problems),
-        }
+        summary = {"answers": {}, "unanswered": 0, **told()}
+        problems = dict.fromkeys([*counted.problems, *summary["problems"]])
+        complete = summary["complete"] and not problems
+        return {**summary, "complete": complete, "problems": list(problems)}
 
     job = GatewayJob(
         "cancellation",
@@ -139,18 +139,13 @@ async def start_cancellation(
     return job
 
 
-class CancellationWork(Protocol):
-    """A bulk cancel, and its progress; as of ``Cancellation``."""
-
-    @property
-    def answers(self) -> Mapping[str, int]: ...
-    @property
-    def unanswered(self) -> int: ...
-    @property
-    def complete(self) -> bool: ...
-    @property
-    def problems(self) -> Iterable[object]: ...
-    def run(self, progress: Callable[[int], None], stopped: Callable[[], bool], /) -> None: ...
+def _told(cancellation: Cancellation) -> dict[str, Any]:
+    return {
+        "answers": dict(cancellation.answers),
+        "unanswered": cancellation.unanswered,
+        "complete": cancellation.complete,
+        "problems": list(map(str, cancellation.problems)),
+    }
 
 
 def _cancellation(

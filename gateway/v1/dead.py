@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 from msgspec import Meta
 
 from ...policy.deadletters import notes_topic
+from ...policy.parameters import query_of
 from ...reading.directory import reading
 from ...reading.letters.course import RedriveCourse, RedriveOrder
 from ...reading.letters.letters import LetterPlace, LetterQuery, any_letters, letters_of
@@ -24,14 +25,17 @@ from ...reading.letters.source import LetterSource, Topic
 from ...reading.visible import MayTopic, visible_topics
 from ...security.rights import Operation, Right
 from ...wheel.checks import check_topic
-from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
+from ...wheel.errors import InvalidMessage, NodeUnreachable, Overloaded, SlotwheelError
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
+from ..front.front import Front
+from ..front.jobs import joined_summary
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
 from .cancellations import DryRunQuery
 from .found import header_values
+from .joining import of_each
 from .types import HeaderValue
 
 LETTERS_MAX = 1_000
@@ -57,6 +61,8 @@ class DeadLetter(msgspec.Struct, omit_defaults=True):
     group: str | None
     """The consumer group that buried it."""
     redriven: bool
+    wheel: str = ""
+    """Of a fleet, the wheel in whose directory it lies; empty: it lies in Kafka."""
     value: str | None = None
     value_base64: str | None = None
     key: str | None = None
@@ -214,7 +220,58 @@ async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
     """Count dead letters by reason and by the topic that they were meant for, and show the first
     ones. The topic is read up to its present end, for 20 s at most: ``damage`` says how far that
     was. ``kept_by_node`` counts letters that Kafka's topic did not take."""
-    return as_json(await call.services.letters.run(listed_letters, call.services, call.query))
+    return as_json(await found_letters(call.services, call.query))
+
+
+async def found_letters(services: Services, query: LettersQuery) -> LetterList:
+    """Counts of the wanted letters, and the first ones; of a fleet that has no Kafka, by its
+    wheels. Errors: as of ``open_letters``."""
+    front = services.front
+    if front is None or services.settings.bootstrap is not None:
+        found = await services.letters.run(listed_letters, services, query)
+        if front is not None:
+            status = await services.run(front.status)
+            wheels = [each["status"] or {} for each in status["wheels"].values()]
+            found.kept_by_node = sum(wheel.get("own_dead_letters", 0) for wheel in wheels)
+            if not status["complete"]:
+                found.damage.append("a wheel does not answer: letters that it keeps are missing")
+        return found
+    topics = services.patterns_for(Right.READ)
+    lists, missing = await front.ask_all(f"/v1/dead?{query_of(query)}", LetterList, topics)
+    return joined_letters(lists, query.limit, missing)
+
+
+def joined_letters(
+    lists: Mapping[str, LetterList], limit: int, missing: Sequence[str]
+) -> LetterList:
+    """The letters of several wheels, those first that were buried first. ``missing``: a line for
+    each wheel that is not among them."""
+    counts: Counter[tuple[str, str | None, bool]] = Counter()
+    letters: list[DeadLetter] = []
+    for name, found in lists.items():
+        for row in found.counts:
+            counts[row.reason, row.topic, True] += row.redriven
+            counts[row.reason, row.topic, False] += row.letters - row.redriven
+        for letter in found.letters:
+            letter.wheel = name
+            letters.append(letter)
+    letters.sort(key=lambda each: (each.buried_ms or 0, each.wheel, each.partition, each.position))
+    return LetterList(
+        _counts_shown(counts),
+        letters[:limit],
+        [*missing, *of_each((found.damage for found in lists.values()), lists)],
+        sum(found.kept_by_node for found in lists.values()),
+        any(found.limited_by_rights for found in lists.values()),
+    )
+
+
+def _counts_shown(counts: LetterCounts) -> list[LetterCount]:
+    rows = []
+    kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
+    for reason, topic in kinds:
+        sent = counts[reason, topic, True]
+        rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
+    return rows
 
 
 def listed_letters(services: Services, query: LettersQuery) -> LetterList:
@@ -239,13 +296,8 @@ def listed_letters(services: Services, query: LettersQuery) -> LetterList:
         if services.settings.bootstrap is not None:
             damage.append(f"{error.message}: {error.got}")
     kept = _kept_by_node(services, query, damage)
-    kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
-    rows = []
-    for reason, topic in kinds:
-        sent = counts[reason, topic, True]
-        rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
     is_limited = services.topics_for(Right.READ) is not None
-    return LetterList(rows, shown, damage, kept, is_limited)
+    return LetterList(_counts_shown(counts), shown, damage, kept, is_limited)
 
 
 def _kept_by_node(services: Services, query: LettersQuery, damage: list[str]) -> int:
@@ -275,8 +327,19 @@ def _shown(batch: pa.RecordBatch, redriven: list[bool]) -> list[DeadLetter]:
 async def get_letter(call: RouteCall[LetterPlace, None]) -> Reply:
     """Show a dead letter, by its partition and position in the topic of the dead letters."""
     place = call.path["partition"], call.path["position"]
-    services, topic = call.services, call.query.topic
-    return as_json(await services.letters.run(letter_in, services, topic, place))
+    return as_json(await found_letter(call.services, call.query.topic, place))
+
+
+async def found_letter(services: Services, topic: str | None, place: tuple[int, int]) -> DeadLetter:
+    """The letter at a partition and position of a topic. Errors: ``HttpError`` 404; as of
+    ``Front.ask_one``."""
+    front = services.front
+    if front is None or services.settings.bootstrap is not None:
+        return await services.letters.run(letter_in, services, topic, place)
+    path = "/v1/dead/{}/{}?{}".format(*place, query_of(LetterPlace(topic=topic)))
+    letter = await front.ask_one(path, DeadLetter, services.patterns_for(Right.READ))
+    letter.wheel = front.names[0]
+    return letter
 
 
 def letter_in(services: Services, topic: str | None, place: tuple[int, int]) -> DeadLetter:
@@ -310,6 +373,18 @@ async def begin_redrive(call: RouteCall[DryRunQuery, RedriveBody]) -> Reply:
 async def counted_redrive(services: Services, order: RedriveOrder) -> RedriveSummary:
     """How many letters a redrive would send, and where to. Errors: as of ``open_letters``;
     ``InvalidConfiguration``."""
+    front = services.front
+    if front is not None and services.settings.bootstrap is None:
+        topics = services.patterns_for(Right.REDRIVE)
+        path = dict.fromkeys(front.names, "/v1/dead/redrive?dry_run=true")
+        body = msgspec.to_builtins(order)
+        found, missing = await front.ask_each(
+            path, RedriveSummary, method="POST", body=body, topics=topics
+        )
+        if missing:
+            raise NodeUnreachable("; ".join(missing))
+        summary = joined_summary(msgspec.to_builtins(each) for each in found.values())
+        return msgspec.convert(summary, RedriveSummary)
 
     def count() -> RedriveSummary:
         with ExitStack() as stack:
@@ -324,6 +399,9 @@ async def start_redrive(
 ) -> GatewayJob:
     """A job that redrives. Errors: as of ``RunningRedrive``; ``HttpError`` 409: there are more than
     ``letters_max`` letters, and the job is not begun; ``Overloaded``."""
+    front = services.front
+    if front is not None and services.settings.bootstrap is None:
+        return await _redrive_everywhere(services, front, order, letters_max)
     redrive: RunningRedrive = await services.redrives.run(RunningRedrive, services, order)
     letters = redrive.course.counts.letters
     try:
@@ -343,6 +421,26 @@ async def start_redrive(
     return job
 
 
+async def _redrive_everywhere(
+    services: Services, front: Front, order: RedriveOrder, letters_max: int | None
+) -> GatewayJob:
+    """A job that has each wheel redrive its letters."""
+    letters = (await counted_redrive(services, order)).letters
+    if letters_max is not None and letters > letters_max:
+        raise HttpError(409, "there are more letters by now", got=letters, limit=letters_max)
+    topics = services.patterns_for(Right.REDRIVE)
+    work = front.job("/v1/dead/redrive", msgspec.to_builtins(order), topics)
+    job = GatewayJob(
+        "redrive",
+        letters,
+        work.summary,
+        services.identity.principal,
+        services.demand_again(Operation.REDRIVE),
+    )
+    services.jobs.start(job, lambda running: work.run(running.advance, running.stopped))
+    return job
+
+
 def _counted(
     stack: ExitStack, services: Services, order: RedriveOrder, *, dry_run: bool
 ) -> RedriveCourse:
@@ -356,7 +454,10 @@ def _counted(
         letters.topic,
         letters.opened,
         letters.redriven(whole=True),
-        address=services.settings.at_nodes,
+        # Of a fleet one wheel has to send all, or two redrives would not know of each other.
+        address=services.settings.at_nodes
+        if services.front is None
+        else services.front.nodes_for(letters.topic),
         timeout_s=services.settings.answer_s,
         dry_run=dry_run,
     )

@@ -3,111 +3,25 @@
 from __future__ import annotations
 
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
+from ...policy.parameters import query_of
 from ...reading.search.pending import PendingCount, PendingPage
 from ...reading.search.query import CountQuery, PageKey, PageQuery, Query
 from ...security.rights import Operation, Right
 from ...wheel.config import TICK_MS
+from ...wheel.ids import MessageId
 from ..endpoint import AnyEndpoint, NoQuery, RouteCall, endpoint
 from ..errors import HttpError
-from ..predecessors import NameBefore, fate_before
+from ..predecessors import fate_before
 from ..requests import JSON, NDJSON, Reply, as_json, wanted_type
 from ..searcher import Searcher
 from ..services import Services
-from .found import FoundMessage, found_messages
-
-
-class ReadUpTo(msgspec.Struct):
-    """How far an answer has read the log, and what had left by then."""
-
-    next_offset: int
-    """Every message below this offset of the log was seen."""
-    index: int
-    """The last entry of the log that was read."""
-    mark_ms: int
-    """Due time up to which messages have left."""
-    mark_offset: int
-    """Offset up to which those that came late have left."""
-    reach_ms: int
-    """No message that is due later has left; -1: that is not known."""
-    looked_ms: int
-    """When the log was looked at. A message that was due by then may have left meanwhile."""
-
-
-class PageEnd(msgspec.Struct):
-    """The end of a page: where the next one begins, and what was read for this one."""
-
-    next: str | None
-    """Give it as ``page`` for the messages behind these; null: there are none."""
-    complete: bool
-    """True: no match up to ``next`` is missing. False: ``problems`` say what may be."""
-    looked_through: int
-    """Messages that were read for it."""
-    read_point: ReadUpTo | None
-    """Null in the answer of a fleet: each wheel has a log of its own."""
-    problems: list[str]
-    limited_by_rights: bool
-    """Whether only topics that the caller may read were looked at."""
-
-
-class FoundMessages(PageEnd):
-    """Pending messages, in the order in which they are due."""
-
-    messages: list[FoundMessage]
-
-
-class SlotCount(msgspec.Struct, omit_defaults=True):
-    """How many messages are due in a slot that begins at ``from_ms``."""
-
-    from_ms: int
-    messages: int
-    seconds: int = 1
-    """The length of the slot: a second, or, of what is due further ahead, an hour or a day."""
-
-
-class PendingCounts(msgspec.Struct, omit_defaults=True):
-    """Counts of pending messages."""
-
-    messages: int
-    complete: bool
-    looked_through: int
-    read_point: ReadUpTo | None
-    """Null in the answer of a fleet: each wheel has a log of its own."""
-    problems: list[str]
-    limited_by_rights: bool = False
-    """Whether only topics that the caller may read were looked at."""
-    slots: list[SlotCount] | None = None
-    """Counts by slot, with ``by=slot``: by second for two hours at least; what shares the file of
-    its hour or day by hour for two days at least, then by day. All are pending messages, without
-    what was cancelled, and none is in two of them."""
-    topics: dict[str, int] | None = None
-    """Counts by topic, with ``by=topic``."""
-
-
-class KnownMessage(msgspec.Struct):
-    """The state of a message, and what tells it."""
-
-    id: str
-    state: Literal["pending", "delivered", "cancelled", "expired", "dead", "unknown"]
-    why: str
-    """What tells the state, or why it is not known."""
-    due_ms: int | None
-    created_ms: int | None
-    """When it was accepted; null: not known."""
-    left_ms: int | None
-    """When it left first, or was passed over as it was cancelled; null: it has not, or when it did
-    is not known."""
-    topic: str | None
-    """Where it was to go; null: not known."""
-    message: FoundMessage | None
-    """Its content, as long as a file of the wheel has it."""
-    before: NameBefore | None = None
-    """The message that had its name when it came; null: nobody had, or nobody knows any more, which
-    ``why`` says then."""
-    replaced_by: str | None = None
-    """The id of the later message of its name that replaced it; null: likewise."""
+from .found import found_messages
+from .joining import behind, joined_counts, joined_page, unknown_message
+from .pending import FoundMessages, KnownMessage, PendingCounts, ReadUpTo, SlotCount
 
 
 def searcher_of(services: Services, right: Right = Right.READ) -> Searcher:
@@ -147,8 +61,15 @@ async def found_page(
 ) -> FoundMessages:
     """The page of matches behind ``after``. Errors: as of ``searcher_of`` and ``Searcher.page``;
     ``HttpError`` 422: the page before was of several wheels, or was not."""
-    if services.front is not None:
-        return await services.front.page(query, after, limit, services.patterns_for(Right.READ))
+    if (front := services.front) is not None:
+        asked = {
+            name: PageQuery(**conditions(query), limit=limit, page=behind(after, name))
+            for name in front.names
+        }
+        paths = {name: f"/v1/messages?{query_of(each)}" for name, each in asked.items()}
+        topics = services.patterns_for(Right.READ)
+        pages, missing = await front.ask_each(paths, FoundMessages, topics=topics)
+        return joined_page(pages, limit, missing)
     if after is not None and after.wheel:
         raise HttpError(
             422,
@@ -177,8 +98,10 @@ async def found_counts(
 ) -> PendingCounts:
     """The number of matches, of topics for which the caller has the right. Errors: as of
     ``searcher_of`` and ``Searcher.count``."""
-    if services.front is not None:
-        return await services.front.counts(query, by, services.patterns_for(right))
+    if (front := services.front) is not None:
+        path = f"/v1/messages/count?{query_of(CountQuery(**conditions(query), by=by))}"
+        counts, missing = await front.ask_all(path, PendingCounts, services.patterns_for(right))
+        return joined_counts(counts, by, missing)
     searcher = searcher_of(services, right)
     counted = await searcher.count(query, by_slot=by == "slot", by_topic=by == "topic")
     slots = [
@@ -201,8 +124,14 @@ async def get_message(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def known_message(services: Services, message_id: str) -> KnownMessage:
     """A message as the wheel's files have it. Errors: as of ``searcher_of``; ``Overloaded``."""
-    if services.front is not None:
-        return await services.front.known(message_id, services.patterns_for(Right.READ))
+    if (front := services.front) is not None:
+        wheel = MessageId.parse(message_id).group
+        if wheel not in front.names:
+            return unknown_message(message_id, f"the fleet has no wheel {wheel!r}")
+        path = {wheel: f"/v1/messages/{quote(message_id, safe='')}"}
+        topics = services.patterns_for(Right.READ)
+        answers, missing = await front.ask_each(path, KnownMessage, topics=topics)
+        return answers[wheel] if answers else unknown_message(message_id, missing[0])
     (fate,) = await searcher_of(services).find([message_id])
     message = None
     if fate.row is not None:
@@ -219,6 +148,11 @@ async def known_message(services: Services, message_id: str) -> KnownMessage:
         replaced_by=fate.replaced_by,
         message=message,
     )
+
+
+def conditions(query: Query) -> dict[str, Any]:
+    """The conditions of a question, without what else it says."""
+    return {name: getattr(query, name) for name in Query.__struct_fields__}
 
 
 def _read(answer: PendingCount | PendingPage, is_limited: bool) -> dict[str, Any]:

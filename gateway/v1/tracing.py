@@ -8,6 +8,7 @@ from typing import Concatenate, Literal, ParamSpec, TypeVar
 import msgspec
 
 from ...client.message import clock_ms
+from ...policy.parameters import query_of
 from ...reading.visible import MayTopic
 from ...security.rights import Operation, Right
 from ...trace.chains.chain import Chain
@@ -26,54 +27,10 @@ from ..errors import HttpError
 from ..predecessors import NameBefore
 from ..requests import Reply, as_json
 from ..services import Services
+from .chains import ChainOverFleet, TraceEvent, TraceEvents, joined_events
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class TraceEvent(msgspec.Struct, omit_defaults=True):
-    """Something that a client or a consumer did with a message, as it says itself."""
-
-    at_ms: int
-    """When it began, by the sender's clock."""
-    kind: str
-    sender: str
-    number: int
-    """The place of the event among all events of its sender."""
-    client: str = ""
-    address: str = ""
-    sender_tags: str = ""
-    """A JSON object."""
-    id: str | None = None
-    origin: str | None = None
-    """The message that it comes from: the first attempt, or a dead letter."""
-    took_us: int | None = None
-    topic: str | None = None
-    partition: int | None = None
-    offset: int | None = None
-    key: str | None = None
-    key_base64: str | None = None
-    tag: str | None = None
-    traceparent: str | None = None
-    group: str | None = None
-    attempt: int | None = None
-    error: str | None = None
-    count: int | None = None
-    """How many events before this one are missing."""
-
-
-class TraceEvents(msgspec.Struct):
-    """Events in the order of their times."""
-
-    events: list[TraceEvent]
-    next: str | None
-    """Give it as ``page`` for the events behind these; null: there are none."""
-    complete: bool
-    looked_through: int
-    """Events that were read for it."""
-    problems: list[str]
-    limited_by_rights: bool
-    """Whether only events of topics that the caller may read are shown."""
 
 
 class FoundStep(msgspec.Struct, omit_defaults=True):
@@ -202,6 +159,10 @@ async def chain_of(services: Services, message_id: str) -> Chain:
     """The chain of a message, as far as the caller may read it: what is of other topics looks as a
     message of which nothing is known. Errors: ``UnknownId``; as of ``ask_lookup``."""
     may = services.topics_for(Right.READ)
+    if services.front is not None and services.lookup is None:
+        asked = ChainOverFleet(services.front, services.patterns_for(Right.READ))
+        letters = services.settings.dead_letter_topic
+        return await services.run(asked.chain, message_id, clock_ms(), may, letters)
     return await ask_lookup(services, TraceLookup.chain, message_id, clock_ms(), may=may)
 
 
@@ -217,9 +178,14 @@ async def get_chain(call: RouteCall[NoQuery, None]) -> Reply:
 
 async def list_events(call: RouteCall[EventsQuery, None]) -> Reply:
     """List events of clients and consumers in the order of their times, a page at a time."""
-    may = call.services.topics_for(Right.READ)
-    page = await ask_lookup(call.services, TraceLookup.page, call.query, may=may)
-    return await call.services.run(_events_reply, page, may is not None)
+    services, query = call.services, call.query
+    if services.front is not None and services.lookup is None:
+        path, topics = f"/v1/trace?{query_of(query)}", services.patterns_for(Right.READ)
+        pages, missing = await services.front.ask_all(path, TraceEvents, topics)
+        return as_json(joined_events(pages, query.limit, missing))
+    may = services.topics_for(Right.READ)
+    page = await ask_lookup(services, TraceLookup.page, query, may=may)
+    return await services.run(_events_reply, page, may is not None)
 
 
 def _events_reply(page: TracePage, is_limited: bool) -> Reply:
@@ -234,7 +200,12 @@ def _events_reply(page: TracePage, is_limited: bool) -> Reply:
 
 
 async def found_latency(services: Services, query: LatencyQuery) -> StepLatencies:
-    """How long steps took in the time of ``query``. Errors: as of ``ask_lookup``."""
+    """How long steps took in the time of ``query``; of a fleet, in one wheel, as the percentiles of
+    several cannot be joined. Errors: as of ``ask_lookup`` and ``Front.ask_one``."""
+    if services.front is not None and services.lookup is None:
+        topics = services.patterns_for(Right.READ)
+        path = f"/v1/trace/latency?{query_of(query)}"
+        return await services.front.ask_one(path, StepLatencies, topics)
     answer = await ask_lookup(services, TraceLookup.latency, query, clock_ms())
     return await services.run(_latencies_shown, answer, services.topics_for(Right.READ))
 
@@ -268,6 +239,10 @@ async def found_anomalies(services: Services, query: AnomalyQuery) -> FoundAnoma
             limit="one that your roles let you read",
             remedy="Give topic",
         )
+    if services.front is not None and services.lookup is None:
+        path = f"/v1/trace/anomalies?{query_of(query)}"
+        topics = services.patterns_for(Right.READ)
+        return await services.front.ask_one(path, FoundAnomalies, topics)
     answer = await ask_lookup(services, TraceLookup.anomalies, query, clock_ms())
     return await services.run(_anomalies_shown, answer)
 

@@ -60,7 +60,9 @@ def test_messages_of_a_fleet_from_send_to_cancel(wheels: TwoWheels) -> None:
 
 def test_schedules_of_a_fleet_are_one_list(wheels: TwoWheels) -> None:
     names = [f"beat-{number}" for number in range(6)]
-    beats = [{"name": name, "every_ms": 3_600_000, "template": {"topic": "t"}} for name in names]
+    beats = [
+        {"name": name, "every_ms": 1_009 * 3_600_000, "template": {"topic": "t"}} for name in names
+    ]
     done = run_cli("schedule", "put", "-", *wheels.fleet, given=json.dumps(beats))
     assert (done.returncode, done.stderr) == (0, "")
     listed = json_lines(run_cli("schedule", "list", "--json", *wheels.fleet).stdout)

@@ -12,7 +12,7 @@ from slotwheel import AsyncClient, Client
 from slotwheel.wheel.errors import InvalidMessage, ScheduleChanged, UnknownSchedule
 from support.nodeprocess import NodeProcess, json_lines, run_cli
 
-BEAT = {"name": "beat", "every_ms": 3_600_000, "template": {"topic": "beats", "value": "x"}}
+BEAT = {"name": "beat", "every_ms": 1_009 * 3_600_000, "template": {"topic": "beats", "value": "x"}}
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from slotwheel.gateway.sessions import (
     SESSIONS_MAX,
     BrowserSessions,
 )
-from slotwheel.gateway.v1.searching import KnownMessage
+from slotwheel.gateway.v1.pending import KnownMessage
 from slotwheel.security.oidc import ANSWER_BYTES_MAX, ASK_EVERY_S, LEEWAY_S
 from slotwheel.security.principals import Identity, IdentityProof
 from slotwheel.security.quotas import Meter

@@ -14,8 +14,9 @@ from slotwheel.wheel.errors import InvalidMessage, ScheduleChanged, UnknownSched
 from support.gatewayprocess import NodeWithGateway, ask
 from support.wallclock import WallClock
 
-HOUR_MS = 3_600_000
-BEAT = {"every_ms": HOUR_MS, "template": {"topic": "beats", "value": "x"}}
+SELDOM_MS = 1_009 * 3_600_000
+"""Runs are due at whole multiples of it: none is while a test looks, as it would be each hour."""
+BEAT = {"every_ms": SELDOM_MS, "template": {"topic": "beats", "value": "x"}}
 CRON = {"cron": "30 8 * * *", "zone": "Europe/Berlin", "template": {"topic": "reports"}}
 ALL = "/v1/schedules"
 
@@ -119,9 +120,9 @@ def test_who_has_not_seen_the_last_change_changes_nothing(node: NodeWithGateway)
     path = path_of("changed")
     assert ask(node, "PUT", f"{path}?version=7", BEAT).status_code == 409
     first = ask(node, "PUT", f"{path}?version=0", BEAT).json()["version"]
-    other = {**BEAT, "every_ms": 2 * HOUR_MS}
+    other = {**BEAT, "every_ms": 2 * SELDOM_MS}
     second = ask(node, "PUT", f"{path}?version={first}", other).json()["version"]
-    third = {**BEAT, "every_ms": 3 * HOUR_MS}
+    third = {**BEAT, "every_ms": 3 * SELDOM_MS}
     requests = [("PUT", path, third), ("DELETE", path, None)]
     requests += [("POST", f"{path}/{do}", None) for do in ("pause", "resume", "run")]
     for method, place, body in requests:
@@ -208,7 +209,7 @@ BAD: list[tuple[str, str, Any, str, str]] = [
     ("PUT", f"{ALL}/n", {**CRON, "cron": "61 * * * *"}, "$.cron", "61"),
     ("PUT", f"{ALL}/n", {**CRON, "zone": "Mars/Olympus"}, "$.zone", "Mars/Olympus"),
     ("PUT", f"{ALL}/n", {**BEAT, "zone": "Europe/Berlin"}, "$.zone", "Europe/Berlin"),
-    ("PUT", f"{ALL}/n", {**BEAT, "jitter_ms": HOUR_MS}, "$.jitter_ms", f"{HOUR_MS}"),
+    ("PUT", f"{ALL}/n", {**BEAT, "jitter_ms": SELDOM_MS}, "$.jitter_ms", f"{SELDOM_MS}"),
     ("PUT", f"{ALL}/n", {**BEAT, "missed": "some"}, "$.missed", "some"),
     ("PUT", f"{ALL}/n", {**BEAT, "start_ms": 5}, "$.start_ms", "5"),
     ("PUT", f"{ALL}/n", {**BEAT, "count": 0}, "$.count", "0"),

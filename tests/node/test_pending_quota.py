@@ -103,7 +103,7 @@ def test_a_full_quota_stops_no_schedule_and_its_runs_are_counted(node: NodeProce
         for _ in range(9):
             client.store("orders", b"x", delay=600)
         client.schedules.put(
-            {"name": "by hand", "every_ms": 3_600_000, "template": {"topic": "orders"}}
+            {"name": "by hand", "every_ms": 1_009 * 3_600_000, "template": {"topic": "orders"}}
         )
         number, _ = client.schedules.run("by hand")
         node.wait_for("orders", 1)

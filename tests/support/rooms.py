@@ -19,6 +19,7 @@ ROOT_ROOM = "slotwheel"
 ENGINE_VALUES = "wheel: values"
 ENGINE_STATE = "wheel: state"
 GATEWAY_VALUES = "gateway: values"
+GATEWAY_SERVICES = "gateway: services"
 TRACE_VALUES = "trace: values"
 VALUES = {
     ENGINE_VALUES: frozenset(
@@ -34,7 +35,7 @@ VALUES = {
     TRACE_VALUES: frozenset({"events"}),
     GATEWAY_VALUES: frozenset(
         {
-            *("arrowbody", "endpoint", "errors", "gathering", "idempotency", "jobs", "metrics"),
+            *("arrowbody", "errors", "gathering", "idempotency", "jobs", "metrics"),
             *("pathroute", "predecessors"),
             *(
                 "administration",
@@ -45,12 +46,12 @@ VALUES = {
                 "predecessors",
                 "requests",
                 "searcher",
-                "services",
                 "sessions",
                 "settings",
             ),
         },
     ),
+    GATEWAY_SERVICES: frozenset({"endpoint", "services"}),
 }
 
 # A room is a folder, for itself: who may import "wheel" may not, for that, import "wheel/due".
@@ -67,7 +68,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "security": frozenset({ENGINE_VALUES}),
     "wire": frozenset({"security", ENGINE_VALUES}),
     "client": frozenset({"policy", "security", ENGINE_VALUES, "wire"}),
-    "fleet": frozenset({"client", "security", ENGINE_VALUES, "wire"}),
+    "fleet": frozenset({"client", "policy", "security", ENGINE_VALUES, "wire"}),
     "node/intake": frozenset(
         {"broker", "policy", "policy/schedules", "security", ENGINE_VALUES, "wire"}
     ),
@@ -267,6 +268,22 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             ENGINE_VALUES,
         }
     ),
+    "gateway/front": frozenset({"client", "fleet", "security", GATEWAY_VALUES, ENGINE_VALUES}),
+    GATEWAY_SERVICES: frozenset(
+        {
+            "aside",
+            "audit/watch",
+            "client",
+            "fleet",
+            "gateway/front",
+            GATEWAY_VALUES,
+            "policy",
+            "reading",
+            "security",
+            "trace/chains",
+            ENGINE_VALUES,
+        }
+    ),
     "replay": frozenset(
         {
             "account",
@@ -289,6 +306,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "client",
             "consumer",
             "delivery/kafka",
+            GATEWAY_SERVICES,
             GATEWAY_VALUES,
             "reading",
             "reading/search",
@@ -301,6 +319,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "account",
             "audit/watch",
             "client",
+            "gateway/front",
+            GATEWAY_SERVICES,
             GATEWAY_VALUES,
             "policy",
             "policy/schedules",
@@ -332,6 +352,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "audit/watch",
             "client",
             "gateway/v1",
+            GATEWAY_SERVICES,
             GATEWAY_VALUES,
             "policy",
             "policy/schedules",
@@ -348,9 +369,12 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "audit",
             "audit/watch",
             "client",
+            "fleet",
             "gateway/console",
+            "gateway/front",
             "gateway/rest",
             "gateway/v1",
+            GATEWAY_SERVICES,
             GATEWAY_VALUES,
             "policy",
             "reading",

@@ -3,17 +3,23 @@ shown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
 from ...reading.messagefields import Fields, content
+from ...wheel.ids import MessageId
+from ..events import STORED
 from .anomalies import AnomalyKind, anomaly_text
 from .assembling import id_of
 from .chain import Chain, ChainStep
 from .latency import Latency
+
+_OF_SENDER = ("sender", "client", "address", "sender_tags")
 
 
 def event_fields(events: pa.Table) -> Iterator[Fields]:
@@ -26,6 +32,25 @@ def event_fields(events: pa.Table) -> Iterator[Fields]:
         fields |= content("key", row.pop("key"))
         fields |= row
         yield _given(fields)
+
+
+def events_of(fields: Iterable[Mapping[str, Any]]) -> pa.Table:
+    """The inverse of ``event_fields``: schema ``STORED``. Errors: ``UnknownId``."""
+    rows = []
+    for given in fields:
+        row: dict[str, Any] = {name: given.get(name) for name in STORED.names}
+        row["at"] = given["at_ms"]
+        for name in ("id", "origin"):
+            if (text := given.get(name)) is not None:
+                of = MessageId.parse(text)
+                id_parts = {"group": of.group, "due": of.due, "offset": of.offset}
+                row[name] = id_parts | {"check": of.check}
+        if (raw := given.get("key_base64")) is not None:
+            row["key"] = base64.b64decode(raw)
+        elif row["key"] is not None:
+            row["key"] = row["key"].encode()
+        rows.append(row | {name: row[name] or "" for name in _OF_SENDER})
+    return pa.Table.from_pylist(rows, STORED)
 
 
 def chain_fields(chain: Chain) -> Fields:

@@ -37,7 +37,7 @@ from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.fresh import FreshAnswers
 from slotwheel.gateway.services import Services
 from slotwheel.gateway.settings import GatewaySettings
-from slotwheel.gateway.v1.searching import PendingCounts, SlotCount
+from slotwheel.gateway.v1.pending import PendingCounts, SlotCount
 from slotwheel.reading.problems import INTEGRITY, Problem
 from slotwheel.trace.chains.chain import Chain, ChainState, ChainStep, StepKind, Witness
 from slotwheel.wheel.texts import span_text

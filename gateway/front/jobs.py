@@ -1,8 +1,8 @@
-"""A bulk cancel over a fleet: a job at the gateway of each wheel, summed.
+"""A job over a fleet: one at the gateway of each wheel, summed.
 
 Rules
 - The counts stay true whatever happens: of a wheel that does not answer any more the last ones
-  that it told count, and the cancel is not complete. Running it again does no harm.
+  that it told count, and the job is not complete. Running it again does no harm.
 - Stopping it stops the jobs of all wheels.
 """
 
@@ -10,69 +10,58 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait
 from typing import Any
 
-import msgspec
-
-from ...wheel.errors import NodeUnreachable, SlotwheelError
+from ...wheel.errors import NodeUnreachable
 from ..jobs import JobReport
-from ..v1.cancellations import Where
-from .asking import WheelGateways, joined, problem_of
+from .asking import WheelGateways, problem_of
 
 _LOOK_S = 0.2
 _GONE_S = 15.0
 """A wheel that was silent for so long, s, is not waited for any more."""
 
 
-class FleetCancellation:
-    """A cancel of all messages that fulfil ``where``, of the topics of the patterns ``topics``."""
+class FleetJob:
+    """The job that ``POST path`` with ``body`` begins at each wheel ``names``, for topics of the
+    patterns ``topics``; None: all."""
 
     def __init__(
         self,
         gateways: WheelGateways,
         names: Sequence[str],
-        where: Where,
+        path: str,
+        body: Any,
         topics: Sequence[str] | None,
     ) -> None:
         self._gateways = gateways
         self._names = names
-        self._body = msgspec.to_builtins({"where": where})
+        self._path = path
+        self._body = body
         self._topics = topics
         self._reports: dict[str, JobReport] = {}
         self._missing: dict[str, str] = {}
         self._ended = False
 
-    @property
-    def answers(self) -> Counter[str]:
-        """The number of messages with each answer."""
-        total: Counter[str] = Counter()
-        for report in self._reports.values():
-            total.update(report.summary["answers"])
-        return total
-
-    @property
-    def unanswered(self) -> int:
-        """The number of messages whose cancel was sent and whose answer is not known."""
-        return sum(report.summary["unanswered"] for report in self._reports.values())
-
-    @property
-    def problems(self) -> list[str]:
-        told = [report.summary["problems"] for report in self._reports.values()]
-        return [*self._missing.values(), *joined(told, self._reports)]
-
-    @property
-    def complete(self) -> bool:
-        reports = self._reports.values()
-        every = all(report.summary["complete"] for report in reports)
-        return self._ended and every and not self._missing
+    def summary(self) -> dict[str, Any]:
+        """The sum of what the wheels' jobs tell; ``problems`` name those that are missing."""
+        told = {name: report.summary for name, report in self._reports.items()}
+        summary = joined_summary(told.values())
+        summary["problems"] = [
+            *self._missing.values(),
+            *(f"{name}: {text}" for name in told for text in told[name].get("problems", ())),
+        ]
+        every = self._ended and not self._missing
+        summary["complete"] = every and all(each.get("complete") for each in told.values())
+        return summary
 
     def run(self, progress: Callable[[int], None], stopped: Callable[[], bool]) -> None:
-        """Begin a job at each wheel, and wait for their ends. Errors: ``HttpError``: the condition
-        is at fault; that of a wheel's job."""
-        begun = self._each("POST", dict.fromkeys(self._names, "/v1/cancellations"), self._body)
-        for name, answer in begun.items():
+        """Begin a job at each wheel, and wait for their ends. Errors: ``HttpError``: the body is at
+        fault."""
+        for name, answer in self._each(
+            "POST", dict.fromkeys(self._names, self._path), self._body
+        ).items():
             if isinstance(answer, JobReport):
                 self._reports[name] = answer
             else:
@@ -104,7 +93,7 @@ class FleetCancellation:
 
     def _each(
         self, method: str, paths: dict[str, str], body: Any = None
-    ) -> dict[str, JobReport | SlotwheelError]:
+    ) -> dict[str, JobReport | NodeUnreachable]:
         calls = {
             name: self._gateways.submit(
                 name, method, path, JobReport, body=body, topics=self._topics
@@ -112,10 +101,26 @@ class FleetCancellation:
             for name, path in paths.items()
         }
         wait(calls.values())
-        answers: dict[str, JobReport | SlotwheelError] = {}
+        answers: dict[str, JobReport | NodeUnreachable] = {}
         for name, call in calls.items():
             try:
                 answers[name] = call.result()
             except NodeUnreachable as error:
                 answers[name] = error
         return answers
+
+
+def joined_summary(summaries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Numbers and counts by name are summed, truths hold if they hold for all, lists are one."""
+    joined: dict[str, Any] = {}
+    for summary in summaries:
+        for name, value in summary.items():
+            if name not in joined:
+                joined[name] = value
+            elif isinstance(value, bool):
+                joined[name] = joined[name] and value
+            elif isinstance(value, dict):
+                joined[name] = dict(Counter(joined[name]) + Counter(value))
+            else:
+                joined[name] = joined[name] + value
+    return joined
