@@ -33,7 +33,7 @@ from ..security.rights import Operation, Right
 from ..wheel.errors import SlotwheelError
 from .authentication import identity_of
 from .errors import HttpError, from_slotwheel
-from .front.front import WHEEL
+from .front.front import ASKED_WHEEL, WHEEL
 from .pathroute import PathRoute
 from .requests import FORM, JSON, Reply, content_type_of, decoded, read_body
 from .services import Services
@@ -66,6 +66,8 @@ class RouteCall(Generic[Q, B]):
         return self.services.identity
 
 
+WHEELS = "wheels"
+"""Where the scope of a request over a fleet has the names of the wheels."""
 Handler = Callable[[RouteCall[Q, B]], Awaitable[Reply]]
 
 
@@ -192,8 +194,10 @@ class _Resource:
         written = scope["query_string"]
         if services.front is not None:
             wheel, written = wheel_in(written)
-            if wheel is not None:
-                services.front = services.front.narrowed(wheel)
+            ASKED_WHEEL.set(wheel)
+            scope[WHEELS] = services.front.names
+            if wheel:
+                services.narrow(wheel)
         query = query_decoder.decode(written)
         body = None
         if body_decoder is not None:
@@ -209,14 +213,14 @@ class _Resource:
         await reply(scope, receive, send)
 
 
-def wheel_in(query: bytes) -> tuple[str | None, bytes]:
+def wheel_in(query: bytes) -> tuple[str, bytes]:
     """The wheel that a query names, and the rest of the query: over a fleet each question may be
-    about one wheel."""
+    about one wheel. Empty: it names none."""
     begin = f"{WHEEL}=".encode()
     parts = query.split(b"&")
     names = [part.removeprefix(begin) for part in parts if part.startswith(begin)]
     rest = b"&".join(part for part in parts if not part.startswith(begin))
-    return (unquote_plus(names[-1].decode("ascii", "replace")) if names else None), rest
+    return unquote_plus(names[-1].decode("ascii", "replace")) if names else "", rest
 
 
 def _body_decoder(endpoint: AnyEndpoint) -> Callable[[bytes], Any] | None:

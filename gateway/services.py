@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from ..aside.asked import AskedAside
@@ -110,7 +111,7 @@ class Services:
     settings: GatewaySettings
     client: Client | Fleet
     policies: SingleFlight[PolicySet]
-    pages: Mapping[str, SingleFlight[dict[str, Any]]]
+    pages: Mapping[str, Callable[[], Awaitable[dict[str, Any]]]]
     gatherer: MessageStore
     metrics: GatewayMetrics
     pool: ThreadPoolExecutor
@@ -143,6 +144,15 @@ class Services:
         services = copy(self)
         services.identity = identity
         return services
+
+    def narrow(self, wheel: str) -> None:
+        """Use these services for one wheel of a fleet. Errors: ``InvalidMessage``: the fleet has
+        none of that name."""
+        assert self.front is not None, "a gateway over a fleet"
+        front = self.front = self.front.narrowed(wheel)
+        self.pages = {
+            path: partial(self.run, front.gateways.page, wheel, path) for path in self.pages
+        }
 
     def patterns_for(self, right: Right) -> tuple[str, ...] | None:
         """The topics of ``topics_for`` as a security file writes them, for others to decide on."""

@@ -175,7 +175,7 @@ async def audit(call: RouteCall[AuditForm, None]) -> Reply:
         return await services.run(shown_audit, report, interval_ms, clock_ms(), form.topic)
 
     parts = {
-        "tiers": off("audit/off.html")
+        "tiers": off("audit/of_wheel.html" if services.front is not None else "audit/off.html")
         if services.audit is None
         else PagePart("audit/tiers.html", ("audit", form.topic), tiers, live=True, more=more),
         **_event_parts(services, form.topic),
@@ -185,8 +185,10 @@ async def audit(call: RouteCall[AuditForm, None]) -> Reply:
 
 def _event_parts(services: Services, topic: str) -> dict[str, PagePart]:
     """Latency and anomalies of the last hour, or how to have a store of events to find them in."""
-    store = services.settings.store
-    if store is None or not store.is_dir():
+    if services.front is not None and services.lookup is None:
+        if services.front.is_whole:
+            return {"events": off("audit/of_one.html")}
+    elif (store := services.settings.store) is None or not store.is_dir():
         return {"events": off("audit/no_events.html")}
     latency = LatencyQuery(topic=topic or None, interval_ms=_WHOLE_MS)
     anomalies = AnomalyQuery(topic=topic or None, limit=ROWS)

@@ -24,6 +24,9 @@ async def node(call: RouteCall[PartsQuery, None]) -> Reply:
     async def settings() -> list[tuple[str, str]]:
         return settings_shown(services.settings)
 
+    if services.front is not None and services.front.is_whole:
+        choose = {"settings": PagePart("node/settings.html", None, settings)}
+        return await page(call, "node", "fleet_node.html", choose)
     parts = {
         "health": node_part("node/health.html", "health", lambda: node_health(services)),
         "status": node_part("node/status.html", "status", lambda: status_of(services)),

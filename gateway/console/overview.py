@@ -92,9 +92,38 @@ class Wrong:
     path: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ShownWheel:
+    """A wheel of a fleet. ``problem``: why it does not take messages; empty: it does. ``status``:
+    None: it does not answer. ``console``: the address of its own console; empty: it has none."""
+
+    name: str
+    state: str
+    problem: str
+    status: dict[str, Any] | None
+    console: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFleet:
+    """All wheels of a fleet, and the sums of those that answer."""
+
+    wheels: list[ShownWheel]
+
+    @property
+    def pending(self) -> int:
+        return sum(wheel.status["pending"] for wheel in self.wheels if wheel.status)
+
+    @property
+    def away(self) -> list[str]:
+        """The wheels that do not answer, which the sum lacks."""
+        return [wheel.name for wheel in self.wheels if wheel.status is None]
+
+
 async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
     services = call.services
     status = partial(status_of, services)
+    front = services.front
 
     async def slots() -> PendingBySlot:
         # A figure of the whole, as the node's status has it, for who may observe.
@@ -108,6 +137,27 @@ async def overview(call: RouteCall[PartsQuery, None]) -> Reply:
             found.insert(0, Wrong(text, True))
         return found
 
+    async def wheels() -> ShownFleet:
+        assert front is not None, "it is asked for a fleet"
+        return ShownFleet(
+            [
+                ShownWheel(
+                    name,
+                    wheel["state"],
+                    wheel["problem"],
+                    wheel["status"],
+                    front.gateways.first_address(name),
+                )
+                for name, wheel in (await status())["wheels"].items()
+            ]
+        )
+
+    if front is not None and front.is_whole:
+        parts = {
+            "wheels": node_part("overview/wheels.html", "wheels", wheels),
+            "slots": PagePart("overview/slots.html", "slots", slots, live=True),
+        }
+        return await page(call, "overview", "fleet.html", parts)
     parts = {
         "alarms": node_part("overview/alarms.html", "alarms", wrong),
         "now": node_part("overview/now.html", "status", status),

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from ...wheel.errors import SlotwheelError
 from ..endpoint import RouteCall
 from ..errors import HttpError, from_slotwheel
+from ..front.front import ASKED_WHEEL
 from ..requests import Reply
 from .guard import cookie_header, new_token, token_of
 from .rendering import page_reply, rendered
@@ -125,8 +126,8 @@ async def _part(
             answer = await part.ask()
         else:
             wait_s = part.wait_s if patience is None else patience
-            # Who has other rights gets another answer to the same question.
-            key = call.identity.rights, part.key
+            # Who has other rights, or asks another wheel, gets another answer to the same question.
+            key = call.identity.rights, ASKED_WHEEL.get(), part.key
             answer = await call.services.fresh.get(key, part.ask, wait_s)
             late = answer is None and patience is not None
             if answer is None and not late:

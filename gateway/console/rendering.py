@@ -26,6 +26,7 @@ from markupsafe import Markup, escape
 from ...client.message import clock_ms
 from ...wheel.texts import span_text, visible_text
 from ..authentication import CONSOLE
+from ..front.front import ASKED_WHEEL, WHEEL
 from ..requests import Reply
 from . import shown
 
@@ -61,13 +62,23 @@ HEADERS = [
 
 
 def address(path: str, **query: Any) -> str:
-    """The address of a page; what is None, empty or false is left out of the query."""
+    """The address of a page; what is None, empty or false is left out of the query. It is about the
+    wheel that the present page is about."""
+    if wheel := ASKED_WHEEL.get():
+        query = {WHEEL: wheel, **query}
     given = {
         name: "true" if value is True else _as_typed(value)
         for name, value in query.items()
         if value not in (None, "", False) or type(value) is int
     }
     return BASE + path + (f"?{urlencode(given)}" if given else "")
+
+
+def kept_fields() -> Markup:
+    """What a form that only asks has to send along: its browser drops the query of its address."""
+    wheel = ASKED_WHEEL.get()
+    field = Markup('<input type="hidden" name="{}" value="{}">').format(WHEEL, wheel)
+    return field if wheel else Markup()
 
 
 def _as_typed(value: Any) -> Any:
@@ -112,6 +123,7 @@ def _environment() -> Environment:
     }
     environment.globals |= {
         "address": address,
+        "kept_fields": kept_fields,
         "static": static_address,
         "now_ms": clock_ms,
         "zip": zip,

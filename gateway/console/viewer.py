@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from ...security.principals import LOCAL, Identity
 from ...security.rights import Operation
 from ..authentication import IDENTITY, SESSION, STRANGER
+from ..endpoint import WHEELS
+from ..front.front import ASKED_WHEEL
 
 
 class PageEntry(NamedTuple):
@@ -50,10 +52,13 @@ def note_operation(path: str, operation: Operation) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks at a page. ``in_session``: they have logged in, and may log out."""
+    """Who looks at a page. ``in_session``: they have logged in, and may log out. ``wheels``: of the
+    fleet that they look at, of which the page shows ``wheel``, or, if that is empty, all."""
 
     identity: Identity
     in_session: bool = False
+    wheels: tuple[str, ...] = ()
+    wheel: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -84,4 +89,5 @@ class Viewer:
 
 def viewer_of(scope: Any) -> Viewer:
     """Who sent a request; a stranger, if it was refused before that was known."""
-    return Viewer(scope.get(IDENTITY, STRANGER), SESSION in scope)
+    wheels = tuple(scope.get(WHEELS, ()))
+    return Viewer(scope.get(IDENTITY, STRANGER), SESSION in scope, wheels, ASKED_WHEEL.get())

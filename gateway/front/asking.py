@@ -158,6 +158,15 @@ class WheelGateways:
                 problems.append(problem_of(name, error))
         return answers, problems
 
+    def page(self, wheel: str, path: str) -> dict[str, Any]:
+        """A page of a wheel's gateway that is no JSON, or whose status is a part of the answer, as
+        ``Client.page`` has it of a node. Blocks. Errors: ``NodeUnreachable``."""
+        try:
+            answer = self._answer(wheel, "GET", path, None, {})
+        except NodeUnreachable as error:
+            raise NodeUnreachable(problem_of(wheel, error)) from None
+        return {"status": answer.status, "type": "", "body": answer.body.decode(errors="replace")}
+
     def submit(self, *given: Any, **named: Any) -> Future[Any]:
         """Begin ``ask``."""
         return self._pool.submit(self.ask, *given, **named)

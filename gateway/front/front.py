@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ...client.addresses import Nodes
+from ...client.groupstatus import group_status
 from ...client.httpconnection import GatewayAccess
 from ...fleet.file import read_fleet
 from ...fleet.fleet import Fleet
@@ -29,6 +31,8 @@ from .jobs import FleetJob
 T = TypeVar("T")
 WHEEL = "wheel"
 """The parameter of a query that names the wheel that is asked."""
+ASKED_WHEEL = ContextVar("asked wheel", default="")
+"""The wheel that the request in whose course this is read is about; empty: it is about all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,11 @@ class Front:
     gateways: WheelGateways
     names: tuple[str, ...]
     nodes: Mapping[str, Nodes]
+
+    @property
+    def is_whole(self) -> bool:
+        """True unless it was narrowed to one wheel of several."""
+        return len(self.names) == len(self.fleet.names)
 
     def narrowed(self, wheel: str) -> Front:
         """The same for one wheel alone. Errors: ``InvalidMessage``: there is none of that name."""
@@ -129,11 +138,11 @@ class Front:
         return _page(200 if ok else 503, "application/json", body)
 
     def status(self) -> dict[str, Any]:
-        """The state of each wheel that is asked: ``Fleet.status``. Blocks."""
-        found = self.fleet.status()
-        wheels = {name: found["wheels"][name] for name in self.names}
-        complete = all(wheel["status"] is not None for wheel in wheels.values())
-        return {"complete": complete, "wheels": wheels}
+        """The state of each wheel: ``Fleet.status``; or the status of the one that is asked, as of
+        ``group_status``. Blocks. Errors: ``NodeUnreachable``."""
+        if self.is_whole:
+            return self.fleet.status()
+        return group_status(self.fleet.wheel(self.names[0]))
 
     def pending_status(self) -> dict[str, Any]:
         """How much is pending for each prefix, over all wheels, as a node's status has it. Errors:

@@ -66,7 +66,7 @@ class ExplainedRoute(msgspec.Struct):
 
 
 async def status_of(services: Services) -> dict[str, Any]:
-    """The status of the group, or of a fleet: ``Fleet.status``. Errors: as of ``group_status``."""
+    """The status of the group, or of a fleet: ``Front.status``. Errors: as of ``group_status``."""
     if services.front is not None:
         return await services.run(services.front.status)
     assert isinstance(services.client, Client), "without a front it is of one wheel"
@@ -84,7 +84,7 @@ async def peers(call: RouteCall[NoQuery, None]) -> Reply:
     """The group as its master sees it: role, epoch, commit index, and of each peer its state and
     how far it is behind. Empty for a node without peers; of a fleet, by wheel."""
     found = await status_of(call.services)
-    if call.services.front is None:
+    if call.services.front is None or not call.services.front.is_whole:
         return as_json(found.get(REPLICATION, {}))
     wheels = {name: each["status"] for name, each in found["wheels"].items()}
     known = {name: status.get(REPLICATION, {}) for name, status in wheels.items() if status}

@@ -330,6 +330,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "security",
             "trace/chains",
             "trace/store",
+            TRACE_VALUES,
             ENGINE_VALUES,
         }
     ),
@@ -351,6 +352,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
             "audit",
             "audit/watch",
             "client",
+            "gateway/front",
             "gateway/v1",
             GATEWAY_SERVICES,
             GATEWAY_VALUES,
