@@ -4,6 +4,9 @@ Rules
 - The counts stay true whatever happens: of a wheel that does not answer any more the last ones
   that it told count, and the job is not complete. Running it again does no harm.
 - Stopping it stops the jobs of all wheels.
+- What one wheel refuses, or has forgotten as its gateway was started again, ends the job of this
+  wheel alone. Otherwise those of the others would go on, and nobody could stop them.
+- A job whose beginning was not answered in time may run, and its wheel is named as missing.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from concurrent.futures import wait
 from typing import Any
 
 from ...wheel.errors import NodeUnreachable
+from ..errors import HttpError
 from ..jobs import JobReport
 from .asking import WheelGateways, problem_of
 
@@ -57,8 +61,8 @@ class FleetJob:
         return summary
 
     def run(self, progress: Callable[[int], None], stopped: Callable[[], bool]) -> None:
-        """Begin a job at each wheel, and wait for their ends. Errors: ``HttpError``: the body is at
-        fault."""
+        """Begin a job at each wheel, and wait for their ends. A wheel that does not answer, or
+        whose job fails, is named in ``problems``."""
         for name, answer in self._each(
             "POST", dict.fromkeys(self._names, self._path), self._body
         ).items():
@@ -96,7 +100,13 @@ class FleetJob:
     ) -> dict[str, JobReport | NodeUnreachable]:
         calls = {
             name: self._gateways.submit(
-                name, method, path, JobReport, body=body, topics=self._topics
+                name,
+                method,
+                path,
+                JobReport,
+                body=body,
+                topics=self._topics,
+                kept_by_one=method != "POST",
             )
             for name, path in paths.items()
         }
@@ -107,6 +117,9 @@ class FleetJob:
                 answers[name] = call.result()
             except NodeUnreachable as error:
                 answers[name] = error
+            except HttpError as error:
+                text = f"its gateway answers {error.status}: {error.message}"
+                answers[name] = NodeUnreachable(text)
         return answers
 
 
