@@ -53,11 +53,16 @@ def joined_page(
         for end in [PageKey.parse(page.next)]
     ]
     end = min(ends, default=None)
-    messages = sorted((each for page in pages.values() for each in page.messages), key=key_of)
+    # A page has its messages in the order of their offsets, which need not be read of their ids.
+    places = sorted(
+        (message.due_ms, name, number)
+        for name, page in pages.items()
+        for number, message in enumerate(page.messages)
+    )
     if end is not None:
-        messages = [message for message in messages if key_of(message) <= end]
-    if len(messages) > limit:
-        messages = messages[:limit]
+        places = [place for place in places if place[:2] <= end[:2]]
+    messages = [pages[name].messages[number] for _, name, number in places[:limit]]
+    if len(places) > limit:
         end = key_of(messages[-1])
     following = None
     if end is not None:

@@ -23,6 +23,10 @@ from .found import found_messages
 from .joining import behind, joined_counts, joined_page, unknown_message
 from .pending import FoundMessages, KnownMessage, PendingCounts, ReadUpTo, SlotCount
 
+_ROWS_MAX = 30_000
+"""Wheels are asked for so many messages together: 100 wheels that were asked for 10,000 each would
+fill the memory with a million."""
+
 
 def searcher_of(services: Services, right: Right = Right.READ) -> Searcher:
     """A searcher that sees the topics for which the caller has the right. Errors: ``HttpError``
@@ -62,14 +66,23 @@ async def found_page(
     """The page of matches behind ``after``. Errors: as of ``searcher_of`` and ``Searcher.page``;
     ``HttpError`` 422: the page before was of several wheels, or was not."""
     if (front := services.front) is not None:
+        if after is not None and not after.wheel:
+            raise HttpError(
+                422,
+                "the page before was of one wheel, and this gateway is of a fleet",
+                place="query page",
+                got=str(after),
+                remedy="Ask the same gateway for the next page",
+            )
+        share = min(limit, max(1, _ROWS_MAX // len(front.names)))
         asked = {
-            name: PageQuery(**conditions(query), limit=limit, page=behind(after, name))
+            name: PageQuery(**conditions(query), limit=share, page=behind(after, name))
             for name in front.names
         }
         paths = {name: f"/v1/messages?{query_of(each)}" for name, each in asked.items()}
         topics = services.patterns_for(Right.READ)
         pages, missing = await front.ask_each(paths, FoundMessages, topics=topics)
-        return joined_page(pages, limit, missing)
+        return await services.run(joined_page, pages, limit, missing)
     if after is not None and after.wheel:
         raise HttpError(
             422,

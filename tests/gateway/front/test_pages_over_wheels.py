@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from types import SimpleNamespace
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 
 from slotwheel.gateway.errors import HttpError
 from slotwheel.gateway.front.asking import problem_of
-from slotwheel.gateway.front.front import Front, merged_counts
 from slotwheel.gateway.v1.found import FoundMessage
-from slotwheel.gateway.v1.searching import FoundMessages, PendingCounts, SlotCount
+from slotwheel.gateway.v1.joining import joined_counts
+from slotwheel.gateway.v1.pending import FoundMessages, PendingCounts, SlotCount
+from slotwheel.gateway.v1.searching import found_page
 from slotwheel.reading.search.query import PageKey, Query
 from slotwheel.wheel.errors import NodeUnreachable
 
@@ -73,16 +75,21 @@ def message_id(wheel: str, due: int, offset: int) -> str:
     return f"{wheel}.{due}.{offset}.1f3a9c07d2b86e45"
 
 
-def front_of(wheels: WheelsInMemory, names: Sequence[str]) -> Front:
-    return Front(cast("Any", None), cast("Any", wheels), tuple(names))
+def services_over(wheels: WheelsInMemory, names: Sequence[str]) -> Any:
+    """What a request for a page uses of the gateway's services."""
+    return SimpleNamespace(
+        front=SimpleNamespace(names=tuple(names), ask_each=wheels.ask_each),
+        patterns_for=lambda _: None,
+        run=asyncio.to_thread,
+    )
 
 
-def all_pages(front: Front, limit: int) -> list[FoundMessages]:
+def all_pages(services: Any, limit: int) -> list[FoundMessages]:
     async def pages() -> list[FoundMessages]:
         found: list[FoundMessages] = []
         after = None
         while True:
-            found.append(await front.page(Query(), after, limit, None))
+            found.append(await found_page(services, Query(), after, limit))
             assert len(found) < 60, "pages that go round"
             if (following := found[-1].next) is None:
                 return found
@@ -103,7 +110,7 @@ few = st.lists(st.integers(-3, 3), max_size=8)
 def test_each_message_is_on_one_page_and_in_its_place(
     dues: dict[str, list[int]], page_max: dict[str, int], limit: int, away: set[str]
 ) -> None:
-    pages = all_pages(front_of(WheelsInMemory(dues, page_max, sorted(away)), WHEELS), limit)
+    pages = all_pages(services_over(WheelsInMemory(dues, page_max, sorted(away)), WHEELS), limit)
     expected: list[Place] = sorted(
         (due, name, offset)
         for name in WHEELS
@@ -122,16 +129,16 @@ def test_each_message_is_on_one_page_and_in_its_place(
 
 def test_a_page_of_one_wheel_is_not_gone_on_with_over_all() -> None:
     """Otherwise messages that are due together with its last one would come twice."""
-    front = front_of(WheelsInMemory({"a": [5, 5]}, {"a": 9}, ()), ("a",))
+    services = services_over(WheelsInMemory({"a": [5, 5]}, {"a": 9}, ()), ("a",))
     with pytest.raises(HttpError) as error:
-        asyncio.run(front.page(Query(), PageKey(5, 0), 10, None))
+        asyncio.run(found_page(services, Query(), PageKey(5, 0), 10))
     assert (error.value.status, error.value.place, error.value.got) == (422, "query page", "5,0")
 
 
 def test_what_many_wheels_are_asked_for_at_a_time_is_bounded() -> None:
     names = [f"w{number:03}" for number in range(100)]
     wheels = WheelsInMemory({name: [1] * 9 for name in names}, dict.fromkeys(names, 10_000), ())
-    pages = all_pages(front_of(wheels, names), 10_000)
+    pages = all_pages(services_over(wheels, names), 10_000)
     assert sum(len(page.messages) for page in pages) == 900
     assert wheels.rows_asked <= 30_000 * len(pages)
 
@@ -144,8 +151,8 @@ def test_counts_are_sums() -> None:
         "a": counted(3, [SlotCount(0, 1, 1), SlotCount(0, 2, 3600)], {"t": 3}),
         "b": counted(4, [SlotCount(0, 4, 1)], {"t": 1, "u": 3}),
     }
-    total = merged_counts(both, "slot", [])
+    total = joined_counts(both, "slot", [])
     assert (total.messages, total.looked_through, total.complete) == (7, 7, True)
     assert total.slots == [SlotCount(0, 5, 1), SlotCount(0, 2, 3600)]
-    assert merged_counts(both, "topic", []).topics == {"t": 4, "u": 3}
-    assert not merged_counts(both, None, ["the wheel c is missing: …"]).complete
+    assert joined_counts(both, "topic", []).topics == {"t": 4, "u": 3}
+    assert not joined_counts(both, None, ["the wheel c is missing: …"]).complete
