@@ -184,7 +184,8 @@ class WheelGateways:
         """A page of a wheel's gateway that is no JSON, or whose status is a part of the answer, as
         ``Client.page`` has it of a node. Blocks. Errors: ``NodeUnreachable``."""
         try:
-            answer = self._answer(wheel, "GET", path, None, {})
+            until = time.monotonic() + self._answer_s
+            answer = self._answer(wheel, "GET", path, None, {}, False, until)
         except NodeUnreachable as error:
             raise NodeUnreachable(problem_of(wheel, error)) from None
         return {"status": answer.status, "type": "", "body": answer.body.decode(errors="replace")}
