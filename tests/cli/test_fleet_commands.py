@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slotwheel.cli.fleet import should_take_more
 from slotwheel.wheel.ids import MessageId
 from support.nodeprocess import NodeProcess, json_lines, run_cli
 
@@ -126,6 +128,59 @@ def test_the_wheels_are_shown_side_by_side_and_one_that_is_away_is_named(
     assert north["pending"] is not None
     assert (south["state"], south["pending"]) == ("away", None)
     assert south["problem"]
+    assert (north["late_ms"], south["late_ms"]) == (0, None)
+    assert shown["should_take_more"] is None
+    assert shown["advice"] == "who should take more is unknown: south does not answer"
     id_of_south = "south.1795834972712.0.e9fbfb0c9f204920"
     done = run_cli("cancel", id_of_south, "--timeout", "1s", *wheels.fleet)
     assert (done.returncode, done.stdout) == (1, f"{id_of_south}\tunreachable\n")
+
+
+def row(wheel: str, share: float, late_ms: int = 0, **more: Any) -> dict[str, Any]:
+    known = {"state": "there", "pending": 1, "partitions": None, "lag": None}
+    return {"wheel": wheel, "share": share, "late_ms": late_ms, **known, **more}
+
+
+@pytest.mark.parametrize(
+    ("rows", "who", "said"),
+    [
+        ([row("a", 0.5), row("b", 0.5)], [], "no wheel has too much to do"),
+        (
+            [row("a", 0.8, 4_200), row("b", 0.2)],
+            ["b"],
+            "a is late by 4.2 s. b could take more: a gets more than an equal share of what comes"
+            " in: a few keys have many messages. Spread them over more keys, or send without a key",
+        ),
+        (
+            [row("a", 0.5, lag=20_000, partitions=9), row("b", 0.5, lag=0, partitions=3)],
+            ["b"],
+            "a has 20,000 records to read. b could take more: partitions are shared unequally: give"
+            " the delay topics more of them",
+        ),
+        (
+            [row("a", 0.5, 5_000), row("b", 0.5)],
+            ["b"],
+            "a is late by 5.0 s. b could take more: the shares are equal: look for what slows the"
+            " others down, a disk or a topic",
+        ),
+        (
+            [row("a", 0.5, 2_000), row("b", 0.5, 3_000)],
+            [],
+            "a is late by 2.0 s; b is late by 3.0 s. Every wheel that takes messages has too much"
+            " to do: add another one",
+        ),
+        (
+            [row("a", 1.0, 2_000), row("b", 0.0, state="draining")],
+            [],
+            "a is late by 2.0 s. Every wheel that takes messages has too much to do: add another"
+            " one",
+        ),
+        ([row("a", 0.5, 9_000), row("b", 0.5, pending=None)], None, "b does not answer"),
+    ],
+)
+def test_who_should_take_more_is_told(
+    rows: list[dict[str, Any]], who: list[str] | None, said: str
+) -> None:
+    more, advice = should_take_more(rows)
+    assert more == who
+    assert said in advice
