@@ -22,7 +22,8 @@ from .shared import is_typed, keep_private, need_gateway
 @click.command("gateway")
 @options_of(GatewaySettings)
 def command(**options: Any) -> None:
-    """Serve HTTP for a node or a group: send and look for messages, Kafka's REST proxy, metrics.
+    """Serve HTTP for a node, a group or a fleet: send and look for messages, metrics, Kafka's REST
+    proxy.
 
     It runs until SIGTERM or Ctrl-C. 'slotwheel node --http' starts one beside its node.
     """

@@ -9,11 +9,12 @@ from support.pagesession import Session, blocks
 from support.ports import free_address
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/scaling.md"
-WRITTEN = ("127.0.0.1:7210", "127.0.0.1:7220")
+WRITTEN = [f"127.0.0.1:{port}" for port in (7210, 7220, 8210, 8220, 8230)]
+STARTS = ("slotwheel node", "slotwheel gateway")
 
 
 def test_the_page_runs_as_written(tmp_path: Path) -> None:
-    addresses = dict(zip(WRITTEN, (free_address(), free_address()), strict=True))
+    addresses = {address: free_address() for address in WRITTEN}
     printed = ""
     with ExitStack() as stack:
         for kind, written in blocks(PAGE):
@@ -28,10 +29,11 @@ def test_the_page_runs_as_written(tmp_path: Path) -> None:
                 continue
             session = Session(text, tmp_path)
             stack.callback(session.stop)
-            if "slotwheel node" in text:
-                session.expect([next(free for free in addresses.values() if free in text)])
+            if text.startswith(STARTS):
+                session.expect([free for free in addresses.values() if free in text])
             else:
                 session.end(interrupt=False)
                 printed += session.printed
     assert "north" in printed
     assert "\ncancelled\n" in printed
+    assert '"complete":true' in printed
