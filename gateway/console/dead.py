@@ -11,16 +11,8 @@ from ...reading.letters.letters import LetterQuery
 from ..endpoint import RouteCall
 from ..errors import HttpError
 from ..requests import Reply
-from ..v1.dead import (
-    DeadLetter,
-    LetterList,
-    LettersQuery,
-    RedriveSummary,
-    counted_redrive,
-    found_letter,
-    found_letters,
-    start_redrive,
-)
+from ..v1.dead import counted_redrive, found_letter, found_letters, start_redrive
+from ..v1.letters import DeadLetter, LetterList, LettersQuery, RedriveSummary
 from .acting import CountedBody
 from .forms import QuestionForm, form_of
 from .parts import PagePart, PartsQuery, page

@@ -157,16 +157,19 @@ class WheelGateways:
         method: str = "GET",
         body: Any = None,
         topics: Sequence[str] | None = None,
+        answer_s: float | None = None,
     ) -> tuple[dict[str, T], list[str]]:
         """The answers of the wheels that answer, and a text about each other one. ``questions``:
-        the path and query by the wheel's name. Errors: ``HttpError``, as of ``ask``."""
+        the path and query by the wheel's name; ``answer_s``: a wheel may take so long; None: as
+        long as for any question. Errors: ``HttpError``, as of ``ask``."""
+        answer_s = answer_s or self._answer_s
         calls = {
             name: asyncio.wrap_future(
-                self.submit(name, method, path, kind, body=body, topics=topics)
+                self.submit(name, method, path, kind, body=body, topics=topics, answer_s=answer_s)
             )
             for name, path in questions.items()
         }
-        await asyncio.wait(calls.values(), timeout=self._answer_s + _GRACE_S)
+        await asyncio.wait(calls.values(), timeout=answer_s + _GRACE_S)
         answers: dict[str, T] = {}
         problems: list[str] = []
         for name, call in calls.items():
@@ -190,9 +193,11 @@ class WheelGateways:
             raise NodeUnreachable(problem_of(wheel, error)) from None
         return {"status": answer.status, "type": "", "body": answer.body.decode(errors="replace")}
 
-    def submit(self, wheel: str, *given: Any, **named: Any) -> Future[Any]:
-        """Begin ``ask``."""
-        named["until"] = time.monotonic() + self._answer_s
+    def submit(
+        self, wheel: str, *given: Any, answer_s: float | None = None, **named: Any
+    ) -> Future[Any]:
+        """Begin ``ask``. ``answer_s``: as of ``ask_each``."""
+        named["until"] = time.monotonic() + (answer_s or self._answer_s)
         return self._pools[wheel].submit(self.ask, wheel, *given, **named)
 
 

@@ -104,14 +104,23 @@ class Front:
                 missing.append(problem_of(name, error))
         return answers, missing
 
-    def nodes_for(self, place: str) -> Nodes:
-        """The nodes of the wheel that does work of which one has to do all."""
-        names = self.fleet.names if len(self.names) > 1 else self.names
-        return self.nodes[Routing(names).wheel_of(place.encode())]
+    def ranked(self, place: str) -> list[str]:
+        """All wheels of the fleet, first the one that does work of which one has to do all. It is
+        the same list whatever wheels are away, and whichever are asked."""
+        return Routing(self.fleet.names).ranked(place.encode())
 
-    def job(self, path: str, body: Any, topics: Sequence[str] | None) -> FleetJob:
-        """A job at each wheel, which has not begun."""
-        return FleetJob(self.gateways, self.names, path, body, topics)
+    def job(
+        self,
+        path: str,
+        body: Any,
+        topics: Sequence[str] | None,
+        names: Sequence[str] | None = None,
+        begin_s: float | None = None,
+    ) -> FleetJob:
+        """A job at each wheel, or at ``names``, which has not begun. ``begin_s``: as of
+        ``FleetJob``."""
+        names = self.names if names is None else names
+        return FleetJob(self.gateways, names, path, body, topics, begin_s)
 
     # What a node's own pages are for a wheel
 

@@ -29,7 +29,8 @@ _GONE_S = 15.0
 
 class FleetJob:
     """The job that ``POST path`` with ``body`` begins at each wheel ``names``, for topics of the
-    patterns ``topics``; None: all."""
+    patterns ``topics``; None: all. ``begin_s``: a job may take so long to begin, s; None: as long
+    as any answer."""
 
     def __init__(
         self,
@@ -38,7 +39,9 @@ class FleetJob:
         path: str,
         body: Any,
         topics: Sequence[str] | None,
+        begin_s: float | None = None,
     ) -> None:
+        self._begin_s = begin_s
         self._gateways = gateways
         self._names = names
         self._path = path
@@ -48,14 +51,23 @@ class FleetJob:
         self._missing: dict[str, str] = {}
         self._ended = False
 
-    def summary(self) -> dict[str, Any]:
-        """The sum of what the wheels' jobs tell; ``problems`` name those that are missing."""
-        told = {name: report.summary for name, report in self._reports.items()}
-        summary = joined_summary(told.values())
-        summary["problems"] = [
-            *self._missing.values(),
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """What the job of each wheel tells that has begun one."""
+        return {name: report.summary for name, report in list(self._reports.items())}
+
+    def problems(self) -> list[str]:
+        """Lines that name the wheels whose jobs are missing, and what the others tell."""
+        told = self.summaries()
+        return [
+            *list(self._missing.values()),
             *(f"{name}: {text}" for name in told for text in told[name].get("problems", ())),
         ]
+
+    def summary(self) -> dict[str, Any]:
+        """The sum of what the wheels' jobs tell; ``problems`` name those that are missing."""
+        told = self.summaries()
+        summary = joined_summary(told.values())
+        summary["problems"] = self.problems()
         every = self._ended and not self._missing
         summary["complete"] = every and all(each.get("complete") for each in told.values())
         return summary
@@ -107,6 +119,7 @@ class FleetJob:
                 body=body,
                 topics=self._topics,
                 kept_by_one=method != "POST",
+                answer_s=self._begin_s if method == "POST" else None,
             )
             for name, path in paths.items()
         }

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
-from msgspec import Meta
 
 from ...policy.deadletters import notes_topic
-from ...policy.parameters import query_of
 from ...reading.directory import reading
 from ...reading.letters.course import RedriveCourse, RedriveOrder
 from ...reading.letters.letters import LetterPlace, LetterQuery, any_letters, letters_of
@@ -25,102 +23,22 @@ from ...reading.letters.source import LetterSource, Topic
 from ...reading.visible import MayTopic, visible_topics
 from ...security.rights import Operation, Right
 from ...wheel.checks import check_topic
-from ...wheel.errors import InvalidMessage, NodeUnreachable, Overloaded, SlotwheelError
+from ...wheel.errors import InvalidMessage, Overloaded, SlotwheelError
 from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..front.front import Front
-from ..front.jobs import joined_summary
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
 from .cancellations import DryRunQuery
+from .fleetletters import FleetLetters
 from .found import header_values
-from .joining import of_each
-from .types import HeaderValue
+from .letters import DeadLetter, LetterList, LettersQuery, RedriveBody, RedriveSummary, counts_shown
 
-LETTERS_MAX = 1_000
 FOREIGN_MAX = 10_000
 """Records after which a topic without a single dead letter is not read on: somebody named a topic
 of ordinary messages, which may be long."""
 _REFUSED_SHOWN = 20
-
-
-class DeadLetter(msgspec.Struct, omit_defaults=True):
-    """A dead letter: where it lies, what it says, and the message with all of its headers."""
-
-    partition: int
-    """The partition of the dead-letter topic in which it lies; 0 in an embedded topic."""
-    position: int
-    buried_ms: int | None
-    id: str | None
-    reason: str
-    error: str | None
-    for_topic: str | None
-    """Where the message was meant to go."""
-    for_partition: int | None
-    group: str | None
-    """The consumer group that buried it."""
-    redriven: bool
-    wheel: str = ""
-    """Of a fleet, the wheel in whose directory it lies; empty: it lies in Kafka."""
-    value: str | None = None
-    value_base64: str | None = None
-    key: str | None = None
-    key_base64: str | None = None
-    headers: list[tuple[str, HeaderValue]] = []
-
-
-class LetterCount(msgspec.Struct):
-    """How many letters have one reason and one topic, and how many of them were redriven."""
-
-    reason: str
-    topic: str | None
-    """The topic that they were meant for."""
-    letters: int
-    redriven: int
-
-
-class LetterList(msgspec.Struct):
-    """Counts of all letters that were asked for, and the first of them whole."""
-
-    counts: list[LetterCount]
-    letters: list[DeadLetter]
-    damage: list[str]
-    """Parts of the topic that could not be read, or not in time."""
-    kept_by_node: int
-    """Further letters that fulfil the conditions: the topic in Kafka did not take them, so they lie
-    in the data directory of the node."""
-    limited_by_rights: bool
-    """Whether only letters were counted that were meant for topics that the caller may read."""
-
-
-class LettersQuery(LetterQuery, frozen=True):
-    """Which letters are counted, and how many of them are shown."""
-
-    limit: Annotated[int, Meta(ge=0, le=LETTERS_MAX)] = 100
-    """Letters that are shown whole, at most."""
-
-
-class RedriveBody(RedriveOrder, frozen=True):
-    """Which letters are sent again, and how. Without a condition: all of them."""
-
-
-class RedriveSummary(msgspec.Struct):
-    """The letters of a redrive, and what became of them."""
-
-    letters: int
-    """Letters that are to be sent."""
-    topics: dict[str, int]
-    """The same, by the topic that they go to."""
-    redriven_before: int
-    not_sendable: int
-    """Letters that do not say where they were meant to go, or of which a part is missing."""
-    sent: int
-    refused: int
-    perhaps_sent: int
-    redriven_meanwhile: int
-    notes_deleted: bool
-    complete: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,63 +142,32 @@ async def list_letters(call: RouteCall[LettersQuery, None]) -> Reply:
 
 
 async def found_letters(services: Services, query: LettersQuery) -> LetterList:
-    """Counts of the wanted letters, and the first ones; of a fleet that has no Kafka, by its
-    wheels. Errors: as of ``open_letters``."""
-    front = services.front
-    if front is None or services.settings.bootstrap is not None:
-        found = await services.letters.run(listed_letters, services, query)
-        if front is not None:
-            status = await services.run(front.status)
-            wheels = [each["status"] or {} for each in status["wheels"].values()]
-            found.kept_by_node = sum(wheel.get("own_dead_letters", 0) for wheel in wheels)
-            if not status["complete"]:
-                found.damage.append("a wheel does not answer: letters that it keeps are missing")
-        return found
-    topics = services.patterns_for(Right.READ)
-    lists, missing = await front.ask_all(f"/v1/dead?{query_of(query)}", LetterList, topics)
-    return joined_letters(lists, query.limit, missing)
+    """Counts of the wanted letters, and the first ones. Errors: as of ``open_letters``; of a fleet
+    as of ``Front.ask_each``."""
+
+    async def of_kafka() -> LetterList:
+        return await services.letters.run(_listed_letters, services, query)
+
+    if services.front is None:
+        return await of_kafka()
+    ours = of_kafka if services.settings.bootstrap is not None else None
+    return await _over_fleet(services, services.front, query.topic).listed(query, ours)
 
 
-def joined_letters(
-    lists: Mapping[str, LetterList], limit: int, missing: Sequence[str]
-) -> LetterList:
-    """The letters of several wheels, those first that were buried first. ``missing``: a line for
-    each wheel that is not among them."""
-    counts: Counter[tuple[str, str | None, bool]] = Counter()
-    letters: list[DeadLetter] = []
-    for name, found in lists.items():
-        for row in found.counts:
-            counts[row.reason, row.topic, True] += row.redriven
-            counts[row.reason, row.topic, False] += row.letters - row.redriven
-        for letter in found.letters:
-            letter.wheel = name
-            letters.append(letter)
-    letters.sort(key=lambda each: (each.buried_ms or 0, each.wheel, each.partition, each.position))
-    return LetterList(
-        _counts_shown(counts),
-        letters[:limit],
-        [*missing, *of_each((found.damage for found in lists.values()), lists)],
-        sum(found.kept_by_node for found in lists.values()),
-        any(found.limited_by_rights for found in lists.values()),
-    )
+def _over_fleet(services: Services, front: Front, topic: str | None) -> FleetLetters:
+    ranked = front.ranked(topic or services.settings.dead_letter_topic)
+    topics = {right: services.patterns_for(right) for right in (Right.READ, Right.REDRIVE)}
+    return FleetLetters(front, ranked, services.settings.letters_s, topics)
 
 
-def _counts_shown(counts: LetterCounts) -> list[LetterCount]:
-    rows = []
-    kinds = sorted({kind[:2] for kind in counts}, key=lambda kind: (kind[0], kind[1] or ""))
-    for reason, topic in kinds:
-        sent = counts[reason, topic, True]
-        rows.append(LetterCount(reason, topic, sent + counts[reason, topic, False], sent))
-    return rows
-
-
-def listed_letters(services: Services, query: LettersQuery) -> LetterList:
-    """Counts of the wanted letters, and the first ones. Blocks. Errors: as of ``open_letters``."""
+def _listed_letters(services: Services, query: LettersQuery) -> LetterList:
     counts: LetterCounts = Counter()
     shown: list[DeadLetter] = []
     damage: list[str] = []
+    in_kafka = services.settings.bootstrap is not None
+    kept_alone = query.embedded and in_kafka
     try:
-        with open_letters(services, query.topic) as letters:
+        with open_letters(services, query.topic, embedded=query.embedded) as letters:
             redriven = letters.redriven()
             for batch in letters.read(query, services.settings.letters_s):
                 again = redriven.has(batch)
@@ -290,14 +177,16 @@ def listed_letters(services: Services, query: LettersQuery) -> LetterList:
                     shown += _shown(batch.slice(0, left), again.tolist())
             damage += letters.damage
     except HttpError as error:
-        if error.status != 404 or query.topic is not None or services.settings.data is None:
+        absent = error.status == 404 and (query.embedded or query.topic is None)
+        of_fleet = services.front is not None
+        if not (absent or kept_alone) or (services.settings.data is None and not of_fleet):
             raise
         # In a data directory nothing was ever buried then; before a Kafka nobody knows.
-        if services.settings.bootstrap is not None:
+        if in_kafka and not kept_alone:
             damage.append(f"{error.message}: {error.got}")
-    kept = _kept_by_node(services, query, damage)
+    kept = 0 if kept_alone else _kept_by_node(services, query, damage)
     is_limited = services.topics_for(Right.READ) is not None
-    return LetterList(_counts_shown(counts), shown, damage, kept, is_limited)
+    return LetterList(counts_shown(counts), shown, damage, kept, is_limited, in_kafka)
 
 
 def _kept_by_node(services: Services, query: LettersQuery, damage: list[str]) -> int:
@@ -332,14 +221,12 @@ async def get_letter(call: RouteCall[LetterPlace, None]) -> Reply:
 
 async def found_letter(services: Services, topic: str | None, place: tuple[int, int]) -> DeadLetter:
     """The letter at a partition and position of a topic. Errors: ``HttpError`` 404; as of
-    ``Front.ask_one``."""
+    ``FleetLetters.letter``."""
     front = services.front
-    if front is None or services.settings.bootstrap is not None:
+    in_kafka = services.settings.bootstrap is not None and front is not None
+    if front is None or (in_kafka and len(front.names) > 1):
         return await services.letters.run(letter_in, services, topic, place)
-    path = "/v1/dead/{}/{}?{}".format(*place, query_of(LetterPlace(topic=topic)))
-    letter = await front.ask_one(path, DeadLetter, services.patterns_for(Right.READ))
-    letter.wheel = front.names[0]
-    return letter
+    return await _over_fleet(services, front, topic).letter(topic, place)
 
 
 def letter_in(services: Services, topic: str | None, place: tuple[int, int]) -> DeadLetter:
@@ -375,16 +262,9 @@ async def counted_redrive(services: Services, order: RedriveOrder) -> RedriveSum
     ``InvalidConfiguration``."""
     front = services.front
     if front is not None and services.settings.bootstrap is None:
-        topics = services.patterns_for(Right.REDRIVE)
-        path = dict.fromkeys(front.names, "/v1/dead/redrive?dry_run=true")
-        body = msgspec.to_builtins(order)
-        found, missing = await front.ask_each(
-            path, RedriveSummary, method="POST", body=body, topics=topics
-        )
-        if missing:
-            raise NodeUnreachable("; ".join(missing))
-        summary = joined_summary(msgspec.to_builtins(each) for each in found.values())
-        return msgspec.convert(summary, RedriveSummary)
+        _check_order(services, order)
+        counted = await _over_fleet(services, front, order.topic).counted(order)
+        return msgspec.convert(counted.summary(), RedriveSummary)
 
     def count() -> RedriveSummary:
         with ExitStack() as stack:
@@ -424,12 +304,12 @@ async def start_redrive(
 async def _redrive_everywhere(
     services: Services, front: Front, order: RedriveOrder, letters_max: int | None
 ) -> GatewayJob:
-    """A job that has each wheel redrive its letters."""
-    letters = (await counted_redrive(services, order)).letters
+    """A job that has the wheels redrive their letters."""
+    _check_order(services, order)
+    work = await _over_fleet(services, front, order.topic).counted(order)
+    letters = work.letters
     if letters_max is not None and letters > letters_max:
         raise HttpError(409, "there are more letters by now", got=letters, limit=letters_max)
-    topics = services.patterns_for(Right.REDRIVE)
-    work = front.job("/v1/dead/redrive", msgspec.to_builtins(order), topics)
     job = GatewayJob(
         "redrive",
         letters,
@@ -441,12 +321,17 @@ async def _redrive_everywhere(
     return job
 
 
-def _counted(
-    stack: ExitStack, services: Services, order: RedriveOrder, *, dry_run: bool
-) -> RedriveCourse:
+def _check_order(services: Services, order: RedriveOrder) -> None:
+    """Errors: ``InvalidMessage``: letters cannot go there; ``Forbidden``."""
     order.check_target(order.topic or services.settings.dead_letter_topic)
     if order.to_topic is not None:
         services.authenticator.demand_topics(services.identity, Operation.REDRIVE, [order.to_topic])
+
+
+def _counted(
+    stack: ExitStack, services: Services, order: RedriveOrder, *, dry_run: bool
+) -> RedriveCourse:
+    _check_order(services, order)
     letters = stack.enter_context(open_letters(services, order.topic, right=Right.REDRIVE))
     course = RedriveCourse(
         order,
@@ -457,7 +342,7 @@ def _counted(
         # Of a fleet one wheel has to send all, or two redrives would not know of each other.
         address=services.settings.at_nodes
         if services.front is None
-        else services.front.nodes_for(letters.topic),
+        else services.front.nodes[services.front.ranked(letters.topic)[0]],
         timeout_s=services.settings.answer_s,
         dry_run=dry_run,
     )

@@ -35,6 +35,7 @@ def dead(lab: EmbeddedLab) -> Iterator[GatewayProcess]:
             "damage": [],
             "kept_by_node": 0,
             "limited_by_rights": False,
+            "in_kafka": False,
         }
         lab.bury([letter("a", n, BURIED, group="g") for n in range(30)])
         lab.bury([letter("b", n, RETRIES_USED_UP) for n in range(30, 40)])
