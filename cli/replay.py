@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -35,12 +36,13 @@ from .shared import (
 )
 from .sparkprogress import SparkProgress
 from .terminal import echo
-from .verdict import print_verdict
+from .verdict import print_fleet_verdict, print_verdict
 
 if TYPE_CHECKING:
     from ..reading.files import Layout
     from ..replay.facts.kafka_topics import KafkaTopics
     from ..replay.judging.context import Options
+    from ..replay.report.fleetverdict import FleetVerdict
     from ..replay.report.verdict import Verdict
 
 _PATH = click.Path(dir_okay=False, path_type=Path)
@@ -184,9 +186,10 @@ def command(
     as_json: bool,
 ) -> int:
     """Prove from the data directories of all peers of a group, and from what its topics hold, that
-    each accepted message was delivered once, in time. Messages whose journal entries a node has
-    deleted cannot be judged. The directories may be those of running nodes. With --follow they are
-    watched, and each message is judged soon after it was due.
+    each accepted message was delivered once, in time. The directories may be of several groups, the
+    wheels of a fleet: each is judged by its own, and all have to be proven. Messages whose journal
+    entries a node has deleted cannot be judged. The directories may be those of running nodes. With
+    --follow they are watched, and each message is judged soon after it was due.
 
     With --redeliver nothing is proven: the messages of --topic that were due from --from until --to
     are sent again, to --to-topic.
@@ -213,9 +216,11 @@ def command(
     if follow and brokers is not None and not topics:
         raise click.UsageError("--follow with --kafka needs each --topic")
     _check_spark(started=not master)
+    from ..reading.groups import by_group
     from ..reading.layout import FileFilter, find
     from ..replay.facts.kafka_topics import KafkaTopics, connector_settings
     from ..replay.judging.context import Options
+    from ..replay.report.fleetverdict import FleetVerdict
     from ..replay.report.page import write_report
 
     delivered = None
@@ -227,7 +232,13 @@ def command(
         spark_settings = connector_settings(kafka_jars) if master else {}
     start_ms = None if start is None else epoch_ms(start)
     end_ms = None if end is None else epoch_ms(end)
+    groups = by_group(directories, [str(path) for path in receipts])
     if follow:
+        if len(groups) > 1:
+            raise click.UsageError(
+                f"--follow watches one wheel, and these are of {', '.join(groups)}: follow each by"
+                " a command of its own"
+            )
         from ..replay.following.audit import Settings
 
         settings = Settings(
@@ -250,25 +261,36 @@ def command(
             settings, run_for, state, master, driver_memory, spark_settings, as_json=as_json
         )
     options = Options(interval_ms, late_ms, exactly_once, start_ms, end_ms, problems)
-    layout = find(
-        directories,
-        dumps=[str(path) for path in dumps],
-        receipts=[str(path) for path in receipts],
-        wanted=FileFilter(start_ms=start_ms, end_ms=end_ms),
-    )
-    layout = replace(layout, dead_letter_topic=dead_letter_topic)
+    layouts = {
+        group: replace(
+            find(
+                given.directories,
+                dumps=[str(path) for path in dumps],
+                receipts=given.receipts,
+                wanted=FileFilter(start_ms=start_ms, end_ms=end_ms),
+            ),
+            dead_letter_topic=dead_letter_topic,
+        )
+        for group, given in groups.items()
+        if given.directories
+    }
     if report is not None:
         report.mkdir(parents=True, exist_ok=True)  # before the work, not after it
     if tables and "://" not in tables:  # otherwise a path of one of Spark's other file systems
         Path(tables).mkdir(parents=True, exist_ok=True)
         tables = Path(tables).resolve().as_uri()
     store = str(traces.resolve()) if traces is not None else ""
-    verdict = _prove(
-        layout, options, delivered, tables or "", store, master, driver_memory, spark_settings
+    verdicts = _prove(
+        layouts, options, delivered, tables or "", store, master, driver_memory, spark_settings
     )
-    if report is not None:
-        for path in write_report(verdict, report, layout.made_ms):
-            echo(f"wrote {path}", err=True)
+    for group, verdict in verdicts.items():
+        folder = report if report is None or len(groups) == 1 else report / group
+        if folder is not None:
+            for path in write_report(verdict, folder, layouts[group].made_ms):
+                echo(f"wrote {path}", err=True)
+    if len(groups) > 1:
+        return _tell_fleet(FleetVerdict.of(verdicts, groups), as_json=as_json)
+    (verdict,) = verdicts.values()
     if as_json:
         echo(json.dumps(verdict.to_dict()))
     else:
@@ -276,8 +298,16 @@ def command(
     return _EXITS[verdict.outcome]
 
 
+def _tell_fleet(fleet: FleetVerdict, *, as_json: bool) -> int:
+    if as_json:
+        echo(json.dumps(fleet.to_dict()))
+    else:
+        print_fleet_verdict(fleet)
+    return _EXITS[fleet.outcome]
+
+
 def _prove(
-    layout: Layout,
+    layouts: Mapping[str, Layout],
     options: Options,
     kafka: KafkaTopics | None,
     tables: str,
@@ -285,25 +315,36 @@ def _prove(
     master: str,
     driver_memory: str,
     spark_settings: dict[str, str],
-) -> Verdict:
+) -> dict[str, Verdict]:
+    """The verdict about each group, by one Spark."""
     from ..replay.proof import prove
     from ..replay.session import BRIEF, interruptible, session
 
-    def work() -> Verdict:
+    def work() -> dict[str, Verdict]:
+        verdicts: dict[str, Verdict] = {}
         with session(master, driver_memory=driver_memory, more=BRIEF | spark_settings) as spark:
             progress.watch(spark.sparkContext.statusTracker())
             try:
-                on_phase = progress.phase
                 places = {"tables": tables, "traces": traces}
-                return prove(spark, layout, options, kafka=kafka, progress=on_phase, **places)
+                for group, layout in layouts.items():
+                    of = f"{group}: " if len(layouts) > 1 else ""
+
+                    def on_phase(phase: str, of: str = of) -> None:
+                        progress.phase(of + phase)
+
+                    verdicts[group] = prove(
+                        spark, layout, options, kafka=kafka, progress=on_phase, **places
+                    )
             except Exception as error:
                 failure = None if kafka is None else kafka.failure(error)
                 if failure is None:
                     raise
                 raise failure from error
+        return verdicts
 
-    nbytes = sum(file.nbytes for file in layout.files)
-    echo(f"replaying {counted(len(layout.files), 'file')}, {nbytes:,} bytes", err=True)
+    files = [file for layout in layouts.values() for file in layout.files]
+    nbytes = sum(file.nbytes for file in files)
+    echo(f"replaying {counted(len(files), 'file')}, {nbytes:,} bytes", err=True)
     with SparkProgress() as progress:
         return interruptible(work)
 

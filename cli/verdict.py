@@ -9,9 +9,12 @@ from .printing import print_table
 from .terminal import echo
 
 if TYPE_CHECKING:
+    from ..replay.report.fleetverdict import FleetVerdict
     from ..replay.report.verdict import Verdict
 
 _SHOWN = 20
+_ALWAYS = ("accepted", "delivered", "lost")
+"""Counts that are told even when they are 0."""
 
 
 def print_verdict(verdict: Verdict) -> None:
@@ -35,10 +38,27 @@ def print_verdict(verdict: Verdict) -> None:
         echo(f"note: {note}")
 
 
+def print_fleet_verdict(fleet: FleetVerdict) -> None:
+    """Print the outcome of the whole, its counts, and then those of each wheel."""
+    echo(fleet.outcome.upper())
+    for point in fleet.open_points:
+        echo(f"  not decided: {point}")
+    wheels = [(name, verdict) for name, verdict in fleet.wheels.items()]
+    names = [name for name, number in fleet.counts.items() if number or name in _ALWAYS]
+    rows = [
+        (name, *(f"{each.counts.get(name, 0):,}" for _, each in wheels), f"{fleet.counts[name]:,}")
+        for name in names
+    ]
+    print_table(rows, "l" + "r" * (len(wheels) + 1), ("", *(name for name, _ in wheels), "all"))
+    for name, verdict in wheels:
+        echo(f"\nwheel {name}: ", nl=False)
+        print_verdict(verdict)
+
+
 def _lines(verdict: Verdict) -> Iterator[tuple[str, str]]:
     for name, number in verdict.counts.items():
         exactly_once = name == "repeated" and verdict.exactly_once
-        if number or exactly_once or name in ("accepted", "delivered", "lost"):
+        if number or exactly_once or name in _ALWAYS:
             yield name, f"{number:,}" + (" (exactly once)" if exactly_once else "")
     for lateness in verdict.lateness[:1]:
         late = (

@@ -1,8 +1,9 @@
 """Asks the gateways of a fleet's wheels, each beside a node and its data directory.
 
 Theory: a question is a request to one gateway of each wheel, all at the same time, each by a thread
-that waits. A wheel that does not answer within ``ANSWER_S`` is named in the answer, which is not
-complete then; the others answer all the same.
+that waits. A wheel that does not answer is named in the answer, which is not complete then; the
+others answer all the same. Whether a gateway that takes long hangs or works shows another question
+to it, for its health: it has ``ANSWER_S`` if it hangs, and ``BUSY_S`` if it works.
 
 Rules
 - The front proves itself as a gateway and says which topics its own caller has (``TOPICS``), as it
@@ -36,7 +37,10 @@ from ..errors import HttpError
 
 T = TypeVar("T")
 ANSWER_S = 5.0
-"""A wheel that has not answered by then is left out, s."""
+"""A wheel whose gateway does nothing for so long is left out, s."""
+BUSY_S = 120.0
+"""One that works on an answer may take so long, s, as for counting millions of messages, or of dead
+letters that are to be sent."""
 _THREADS = 8
 """The most questions that wait for one wheel at a time; further ones wait for them."""
 _GRACE_S = 1.0
@@ -157,19 +161,19 @@ class WheelGateways:
         method: str = "GET",
         body: Any = None,
         topics: Sequence[str] | None = None,
-        answer_s: float | None = None,
     ) -> tuple[dict[str, T], list[str]]:
         """The answers of the wheels that answer, and a text about each other one. ``questions``:
-        the path and query by the wheel's name; ``answer_s``: a wheel may take so long; None: as
-        long as for any question. Errors: ``HttpError``, as of ``ask``."""
-        answer_s = answer_s or self._answer_s
+        the path and query by the wheel's name. Errors: ``HttpError``, as of ``ask``."""
         calls = {
             name: asyncio.wrap_future(
-                self.submit(name, method, path, kind, body=body, topics=topics, answer_s=answer_s)
+                self.submit(name, method, path, kind, body=body, topics=topics, busy=True)
             )
             for name, path in questions.items()
         }
-        await asyncio.wait(calls.values(), timeout=answer_s + _GRACE_S)
+        await asyncio.wait(calls.values(), timeout=self._answer_s / 2)
+        if working := await self._working([name for name in calls if not calls[name].done()]):
+            left_s = BUSY_S - self._answer_s + _GRACE_S
+            await asyncio.wait([calls[name] for name in working], timeout=left_s)
         answers: dict[str, T] = {}
         problems: list[str] = []
         for name, call in calls.items():
@@ -183,6 +187,24 @@ class WheelGateways:
                 problems.append(problem_of(name, error))
         return answers, problems
 
+    async def _working(self, names: Sequence[str]) -> list[str]:
+        """Those of the wheels ``names`` whose gateways work on a question, as they answer another
+        one meanwhile."""
+        if not names:
+            return []
+        probes = {
+            name: asyncio.wrap_future(self._pools[name].submit(self.page, name, "/healthz"))
+            for name in names
+        }
+        await asyncio.wait(probes.values(), timeout=self._answer_s / 2)
+        working = []
+        for name, probe in probes.items():
+            if probe.done() and not probe.cancelled() and probe.exception() is None:
+                working.append(name)
+            else:
+                probe.cancel()
+        return working
+
     def page(self, wheel: str, path: str) -> dict[str, Any]:
         """A page of a wheel's gateway that is no JSON, or whose status is a part of the answer, as
         ``Client.page`` has it of a node. Blocks. Errors: ``NodeUnreachable``."""
@@ -193,11 +215,9 @@ class WheelGateways:
             raise NodeUnreachable(problem_of(wheel, error)) from None
         return {"status": answer.status, "type": "", "body": answer.body.decode(errors="replace")}
 
-    def submit(
-        self, wheel: str, *given: Any, answer_s: float | None = None, **named: Any
-    ) -> Future[Any]:
-        """Begin ``ask``. ``answer_s``: as of ``ask_each``."""
-        named["until"] = time.monotonic() + (answer_s or self._answer_s)
+    def submit(self, wheel: str, *given: Any, busy: bool = False, **named: Any) -> Future[Any]:
+        """Begin ``ask``. ``busy``: the answer may take ``BUSY_S``."""
+        named["until"] = time.monotonic() + (BUSY_S if busy else self._answer_s)
         return self._pools[wheel].submit(self.ask, wheel, *given, **named)
 
 

@@ -115,12 +115,10 @@ class Front:
         body: Any,
         topics: Sequence[str] | None,
         names: Sequence[str] | None = None,
-        begin_s: float | None = None,
     ) -> FleetJob:
-        """A job at each wheel, or at ``names``, which has not begun. ``begin_s``: as of
-        ``FleetJob``."""
+        """A job at each wheel, or at ``names``, which has not begun."""
         names = self.names if names is None else names
-        return FleetJob(self.gateways, names, path, body, topics, begin_s)
+        return FleetJob(self.gateways, names, path, body, topics)
 
     # What a node's own pages are for a wheel
 

@@ -29,8 +29,7 @@ _GONE_S = 15.0
 
 class FleetJob:
     """The job that ``POST path`` with ``body`` begins at each wheel ``names``, for topics of the
-    patterns ``topics``; None: all. ``begin_s``: a job may take so long to begin, s; None: as long
-    as any answer."""
+    patterns ``topics``; None: all."""
 
     def __init__(
         self,
@@ -39,9 +38,7 @@ class FleetJob:
         path: str,
         body: Any,
         topics: Sequence[str] | None,
-        begin_s: float | None = None,
     ) -> None:
-        self._begin_s = begin_s
         self._gateways = gateways
         self._names = names
         self._path = path
@@ -119,7 +116,7 @@ class FleetJob:
                 body=body,
                 topics=self._topics,
                 kept_by_one=method != "POST",
-                answer_s=self._begin_s if method == "POST" else None,
+                busy=method == "POST",
             )
             for name, path in paths.items()
         }

@@ -157,7 +157,7 @@ async def found_letters(services: Services, query: LettersQuery) -> LetterList:
 def _over_fleet(services: Services, front: Front, topic: str | None) -> FleetLetters:
     ranked = front.ranked(topic or services.settings.dead_letter_topic)
     topics = {right: services.patterns_for(right) for right in (Right.READ, Right.REDRIVE)}
-    return FleetLetters(front, ranked, services.settings.letters_s, topics)
+    return FleetLetters(front, ranked, topics)
 
 
 def _listed_letters(services: Services, query: LettersQuery) -> LetterList:

@@ -32,31 +32,24 @@ from ...reading.letters.letters import LetterPlace
 from ...security.rights import Right
 from ...wheel.errors import NodeUnreachable
 from ..errors import HttpError
-from ..front.asking import ANSWER_S
 from ..front.front import WHEEL, Front
 from ..front.jobs import FleetJob, joined_summary
 from .joining import of_each
 from .letters import DeadLetter, LetterList, LettersQuery, RedriveSummary, counts_shown
 
-_COUNT_S = 120.0
-"""A wheel may take so long, s, to count the letters of a redrive: it reads its whole topic."""
-
 
 class FleetLetters:
     """``ranked``: all wheels of the fleet, in the order to which the topic's name leads;
-    ``letters_s``: a wheel reads its topic for so long, s; ``topics``: patterns of the topics for
-    which the caller has a right; None: all."""
+    ``topics``: patterns of the topics for which the caller has a right; None: all."""
 
     def __init__(
         self,
         front: Front,
         ranked: Sequence[str],
-        letters_s: float,
         topics: Mapping[Right, Sequence[str] | None],
     ) -> None:
         self._front = front
         self._ranked = ranked
-        self._answer_s = letters_s + ANSWER_S
         self._topics = topics
 
     # Looking
@@ -86,9 +79,7 @@ class FleetLetters:
     ) -> tuple[dict[str, LetterList], list[str]]:
         path = f"/v1/dead?{query_of(msgspec.structs.replace(query, embedded=embedded))}"
         topics = self._topics[Right.READ]
-        return await self._front.ask_each(
-            dict.fromkeys(names, path), LetterList, topics=topics, answer_s=self._answer_s
-        )
+        return await self._front.ask_each(dict.fromkeys(names, path), LetterList, topics=topics)
 
     def _sharing(self, own: Mapping[str, LetterList]) -> list[str]:
         """The wheels that deliver into Kafka, as far as they answer."""
@@ -142,13 +133,12 @@ class FleetLetters:
             method="POST",
             body=body,
             topics=topics,
-            answer_s=_COUNT_S,
         )
         missing = list(dict.fromkeys([*missing, *failed]))
         if missing and not counts:
             raise NodeUnreachable("; ".join(missing))
         sending = [name for name, counted in counts.items() if counted.letters]
-        job = self._front.job("/v1/dead/redrive", body, topics, sending, _COUNT_S)
+        job = self._front.job("/v1/dead/redrive", body, topics, sending)
         return FleetRedrive(job, counts, missing)
 
 

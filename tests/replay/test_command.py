@@ -22,8 +22,8 @@ from support.spark import Replay
 def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the command says of a verdict does not depend on who has come to it."""
 
-    def prove(layout: Layout, options: Options, *_: object) -> Verdict:
-        return prove_here(layout, options)
+    def prove(layouts: dict[str, Layout], options: Options, *_: object) -> dict[str, Verdict]:
+        return {group: prove_here(layout, options) for group, layout in layouts.items()}
 
     monkeypatch.setattr("slotwheel.cli.replay._prove", prove)
 
