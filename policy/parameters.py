@@ -195,7 +195,9 @@ def parameters_of(kind: type[msgspec.Struct]) -> dict[str, Parameter]:
 
 
 def query_of(question: Question) -> str:
-    """The query of a URL in which a program asks this, as ``Parameter.read`` reads it."""
+    """The query of a URL in which a program asks this, as ``Parameter.read`` reads it. Errors:
+    ``InvalidConfiguration``: a header whose name has a colon, which would be read as another
+    header."""
     pairs: list[tuple[str, str]] = []
     for name, parameter in parameters_of(type(question)).items():
         value = getattr(question, parameter.field)
@@ -213,7 +215,15 @@ def _text_of(value: Any) -> str:
     if isinstance(value, Enum):
         return str(value.value)
     if type(value) is tuple:  # a name and its value
-        return WayIn().between.join(map(_text_of, value))
+        name, between = value[0], WayIn().between
+        if between in name:
+            raise unusable(
+                "a header of this name cannot be asked for in a URL",
+                name,
+                f"a name without {between!r}",
+                "Ask for it at the gateway of each wheel",
+            )
+        return between.join(map(_text_of, value))
     return str(value)
 
 

@@ -13,7 +13,7 @@ from ..endpoint import RouteCall
 from ..errors import HttpError, from_slotwheel
 from ..requests import Reply
 from ..services import Services
-from ..v1.cancellations import start_cancellation
+from ..v1.cancellations import cancellable, start_cancellation
 from ..v1.found import FoundMessage
 from ..v1.searching import found_counts, found_page, searcher_of
 from .acting import CountedBody
@@ -79,7 +79,10 @@ def count_part(
     right: Right = Right.READ,
 ) -> PagePart:
     async def count() -> Matches:
-        counted = await found_counts(services, query, right=right)
+        if right is Right.CANCEL:
+            counted = await cancellable(services, query)
+        else:
+            counted = await found_counts(services, query, right=right)
         return Matches(counted.messages, counted.problems)
 
     return PagePart(template, ("count", query, right), count, more=more)
@@ -114,7 +117,7 @@ async def cancel(call: RouteCall[QuestionForm, CountedBody]) -> Reply:
     query = call.query.question(Query)
     try:
         body.check()
-        counted = await found_counts(services, query, right=Right.CANCEL)
+        counted = await cancellable(services, query)
         if counted.messages > body.shown:
             raise HttpError(
                 409,

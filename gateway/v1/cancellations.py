@@ -19,6 +19,7 @@ from ..front.jobs import FleetJob
 from ..jobs import GatewayJob, JobReport
 from ..requests import Reply, as_json
 from ..services import Services
+from .joining import joined_counts
 from .pending import PendingCounts
 from .searching import found_counts, searcher_of
 from .types import Base64, MessageHeaders, header_bytes
@@ -103,10 +104,26 @@ async def begin_cancellation(call: RouteCall[DryRunQuery, CancellationBody]) -> 
     order in which they are due, and is answered 202; its summary has how many messages got which
     answer."""
     query = call.body.where.query()
-    counted = await found_counts(call.services, query, right=Right.CANCEL)
+    counted = await cancellable(call.services, query)
     if call.query.dry_run:
         return as_json(counted)
     return as_json(start_cancellation(call.services, query, counted).report(), 202)
+
+
+async def cancellable(services: Services, query: Query) -> PendingCounts:
+    """The number of messages that a cancel of ``query`` would cancel. Errors: as of
+    ``found_counts``."""
+    if (front := services.front) is not None:
+        # A URL has no place for a key that is no text, or for a colon in the name of a header.
+        answers, missing = await front.ask_each(
+            dict.fromkeys(front.names, "/v1/cancellations?dry_run=true"),
+            PendingCounts,
+            method="POST",
+            body=_body_of(query),
+            topics=services.patterns_for(Right.CANCEL),
+        )
+        return joined_counts(answers, None, missing)
+    return await found_counts(services, query, right=Right.CANCEL)
 
 
 def start_cancellation(services: Services, query: Query, counted: PendingCounts) -> GatewayJob:
@@ -115,8 +132,7 @@ def start_cancellation(services: Services, query: Query, counted: PendingCounts)
     topics = services.patterns_for(Right.CANCEL)
     work: FleetJob | Cancellation
     if services.front is not None:
-        body = msgspec.to_builtins({"where": Where.of(query)})
-        work = services.front.job("/v1/cancellations", body, topics)
+        work = services.front.job("/v1/cancellations", _body_of(query), topics)
         told = work.summary
     else:
         work = _cancellation(services, query, counted, topics)
@@ -137,6 +153,10 @@ def start_cancellation(services: Services, query: Query, counted: PendingCounts)
     )
     services.jobs.start(job, lambda running: work.run(running.advance, running.stopped))
     return job
+
+
+def _body_of(query: Query) -> Any:
+    return msgspec.to_builtins(CancellationBody(Where.of(query)))
 
 
 def _told(cancellation: Cancellation) -> dict[str, Any]:

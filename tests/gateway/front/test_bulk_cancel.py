@@ -65,6 +65,26 @@ def test_all_are_cancelled_and_no_other(tmp_path: Path, capsys: pytest.CaptureFi
         print(f"\n{rows} messages of three wheels cancelled in {took_s:.1f} s")
 
 
+def test_what_a_url_cannot_say_is_counted_and_cancelled(tmp_path: Path) -> None:
+    """A key that is no text, and a header whose name has a colon."""
+    with fleet_of_nodes(tmp_path, ("north", "south")) as fleet:
+        with Fleet(fleet.file) as client:
+            for n in range(4):
+                client.send(Message("t", b"x", key=b"\xff\x00", delay=900))
+                client.send(Message("t", b"x", headers=[("a:b", b"c")], key=f"k{n}", delay=900))
+                client.send(Message("t", b"x", headers=[("a", b"b:c")], key=f"k{n}", delay=900))
+        conditions: list[dict[str, Any]] = [{"key_base64": ["/wA="]}, {"headers": {"a:b": "c"}}]
+        for condition in conditions:
+            body = {"where": condition}
+            counted = fleet.front.request("POST", "/v1/cancellations?dry_run=true", json=body)
+            assert counted.json()["messages"] == 4, counted.text
+            begun = fleet.front.request("POST", "/v1/cancellations", json=body)
+            assert begun.status_code == 202, begun.text
+            job = ended(fleet, f"/v1/jobs/{begun.json()['id']}")
+            assert job["summary"]["answers"] == {"cancelled": 4}
+        assert fleet.front.get("/v1/messages/count")["messages"] == 4
+
+
 @pytest.mark.soak
 def test_a_wheel_that_is_killed_is_named_and_the_others_are_done(tmp_path: Path) -> None:
     with fleet_of_nodes(tmp_path) as fleet:
