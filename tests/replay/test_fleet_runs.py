@@ -19,6 +19,7 @@ from slotwheel.wheel.topics.topicfile import TOPICS_DIRECTORY
 from support.fakefleet import NAMES
 from support.nodeprocess import NodeProcess, run_cli
 from support.plainproof import prove_here
+from support.spark import Replay
 from support.waiting import eventually
 
 SENT = 600
@@ -89,13 +90,15 @@ def test_the_whole_is_proven_also_a_wheel_that_was_taken_away(root: Path, tmp_pa
     done = run_cli("replay", *(str(root / name) for name in NAMES))
     assert done.stdout.startswith("PROVEN\n")
     rows = [line.split() for line in done.stdout.splitlines()]
-    assert [row[-1] for row in rows if row[:1] == ["accepted"]][0] == f"{SENT}"
+    assert next(row[-1] for row in rows if row[:1] == ["accepted"]) == f"{SENT}"
     assert "wheel south: PROVEN" in done.stdout
 
 
-def test_one_spark_proves_all(root: Path) -> None:
-    code, found = replayed(root)
-    assert (code, found["outcome"]) == (0, "proven"), found
+def test_one_spark_proves_all(root: Path, replay: Replay) -> None:
+    code, out, err = replay(*(root / name for name in NAMES), "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["outcome"], found["counts"]["delivered"]) == ("proven", SENT)
 
 
 def test_a_wheel_that_is_not_proven_is_named_and_the_others_are_proven(root: Path) -> None:
