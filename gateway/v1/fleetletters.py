@@ -75,10 +75,15 @@ class FleetLetters:
         return joined_letters(own, shared, query.limit, missing)
 
     async def _lists(
-        self, names: Sequence[str], query: LettersQuery, *, embedded: bool
+        self,
+        names: Sequence[str],
+        query: LettersQuery,
+        *,
+        embedded: bool,
+        right: Right = Right.READ,
     ) -> tuple[dict[str, LetterList], list[str]]:
         path = f"/v1/dead?{query_of(msgspec.structs.replace(query, embedded=embedded))}"
-        topics = self._topics[Right.READ]
+        topics = self._topics[right]
         return await self._front.ask_each(dict.fromkeys(names, path), LetterList, topics=topics)
 
     def _sharing(self, own: Mapping[str, LetterList]) -> list[str]:
@@ -118,8 +123,12 @@ class FleetLetters:
         """A redrive that has not begun. Errors: ``HttpError``: the order is at fault;
         ``NodeUnreachable``: no wheel answers that could have letters."""
         names, topics = self._front.names, self._topics[Right.REDRIVE]
+        # Whoever may redrive need not be somebody who may read.
         own, missing = await self._lists(
-            names, LettersQuery(topic=order.topic, limit=0), embedded=True
+            names,
+            LettersQuery(topic=order.topic, limit=0),
+            embedded=True,
+            right=Right.REDRIVE,
         )
         embedded = [name for name, found in own.items() if not found.in_kafka]
         senders = [name for name in embedded if own[name].counts]

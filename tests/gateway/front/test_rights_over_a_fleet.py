@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from slotwheel.gateway.authentication import TOPICS
+from slotwheel.policy.deadletters import DEAD_LETTER_TOPIC
 from slotwheel.security.rights import Right
 from slotwheel.wheel.ids import MessageId
+from support.deadlab import letter
 from support.fleetofnodes import FleetOfNodes, FrontProcess, fleet_of_nodes
 from support.rightsfile import ALL, OTHER, OTHER_PREFIX, TOPIC, bearer, token_of, write_rights
 from support.securing import write_private
@@ -192,3 +194,34 @@ def test_a_wheel_whose_gateway_refuses_the_front_is_named(secured: Secured, tmp_
         assert (found["messages"], found["complete"]) == ([], False)
         assert all("403" in text for text in found["problems"])
         assert MessageId.parse(secured.ids[TOPIC][0]).group in " ".join(found["problems"])
+
+
+def test_letters_are_seen_and_redriven_by_who_may_for_their_topics(secured: Secured) -> None:
+    """Whoever may redrive need not be somebody who may read."""
+    for wheel in WHEELS:
+        with secured.wheel(wheel, "gateway") as http:
+            for topic in (TOPIC, OTHER):
+                buried = letter(topic, 1)
+                headers = [[name, str(value, "ascii")] for name, value in buried.headers if value]
+                body = {"topic": DEAD_LETTER_TOPIC, "value": "x", "headers": headers}
+                answer = http.post("/v1/messages", json={**body, "delay_ms": 0})
+                assert answer.status_code == 201, answer.text
+
+    def listed(name: str) -> dict[str, int]:
+        with secured.front(name) as http:
+            found = http.get("/v1/dead").json()
+        return {each["topic"]: each["letters"] for each in found["counts"]}
+
+    eventually(lambda: listed("gateway") == {TOPIC: 2, OTHER: 2})
+    assert listed(Right.READ.value) == {TOPIC: 2}
+    redrive = Right.REDRIVE.value
+    with secured.front(Right.READ.value) as http:
+        assert http.post("/v1/dead/redrive", json={}).status_code == 403
+    with secured.front(redrive) as http:
+        dry = http.post("/v1/dead/redrive", params={"dry_run": True}, json={})
+        assert dry.json()["topics"] == {TOPIC: 2}, dry.text
+        begun = http.post("/v1/dead/redrive", json={})
+        assert begun.status_code == 202, begun.text
+        path = f"/v1/jobs/{begun.json()['id']}"
+        eventually(lambda: http.get(path).json()["state"] == "done")
+        assert http.get(path).json()["summary"]["sent"] == 2
