@@ -239,6 +239,13 @@ class GatewaySettings:
                 limit="one of them",
                 remedy="Leave --data out: the gateways that the fleet's file names search",
             )
+        if self.fleet is not None and self.audit:
+            raise InvalidConfiguration(
+                "an audit compares the tiers of one wheel",
+                got="--fleet and --audit",
+                limit="one of them",
+                remedy="Give --audit to the wheels' own gateways, and ask for one: wheel=NAME",
+            )
         if self.trace_retain_ms and self.store is None:
             raise InvalidConfiguration(
                 "nowhere to store trace events",
