@@ -120,8 +120,8 @@ class FleetLetters:
     # Sending again
 
     async def counted(self, order: RedriveOrder) -> FleetRedrive:
-        """A redrive that has not begun. Errors: ``HttpError``: the order is at fault;
-        ``NodeUnreachable``: no wheel answers that could have letters."""
+        """A redrive that has not begun. Errors: ``HttpError`` 404: no wheel has letters there; the
+        order is at fault; ``NodeUnreachable``: no wheel answers that could have letters."""
         names, topics = self._front.names, self._topics[Right.REDRIVE]
         # Whoever may redrive need not be somebody who may read.
         own, missing = await self._lists(
@@ -133,8 +133,19 @@ class FleetLetters:
         embedded = [name for name, found in own.items() if not found.in_kafka]
         senders = [name for name in embedded if own[name].counts]
         if any(found.in_kafka for found in own.values()):
-            # One that does not answer may be the one, so it is not passed over.
-            senders.append(next(name for name in self._ranked if name not in embedded))
+            # One that does not answer may be the one: it is not passed over, nor waited for again.
+            lead = next(name for name in self._ranked if name not in embedded)
+            senders += [lead] if lead in own else []
+        if not senders and missing:
+            raise NodeUnreachable("; ".join(missing))
+        if not senders:
+            raise HttpError(
+                404,
+                "no wheel has a dead letter in this topic",
+                place="topic",
+                got=order.topic or "the nodes' own",
+                remedy="/v1/dead counts the letters of a topic",
+            )
         body = msgspec.to_builtins(order)
         counts, failed = await self._front.ask_each(
             dict.fromkeys(senders, "/v1/dead/redrive?dry_run=true"),

@@ -99,6 +99,8 @@ def test_each_letter_is_sent_once_however_often_it_is_asked_for(fleet: FleetOfNo
     assert [each.status_code for each in jobs] == [202, 202], [each.text for each in jobs]
     eventually(lambda: all(report(http, job)["state"] != "running" for job in jobs))
     # One of two that run at once may be refused by the other's turn; a third finds the rest.
+    nobodys = http.post("/v1/dead/redrive", json={"topic": "nobodys"})
+    assert (nobodys.status_code, nobodys.json()["place"]) == (404, "topic")
     last = http.post("/v1/dead/redrive", json={})
     eventually(lambda: report(http, last)["state"] == "done")
     again = http.post("/v1/dead/redrive", params={"dry_run": True}, json={}).json()
