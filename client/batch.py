@@ -89,6 +89,8 @@ class Shipment:
     """Called once, when done, by any thread, perhaps under the sender's lock: must not block."""
     wait_for: Callable[[Shipment, float | None], None] | None = None
     """Called by a thread that is about to wait until the shipment is done."""
+    hurried: Callable[[], None] | None = None
+    """Called by a thread that will wait for it soon: it lingers no longer."""
     began_s: float = field(default_factory=time.monotonic)
     """The time at which it was made, monotonic."""
     deadline: float = field(default=math.inf, init=False)
@@ -222,6 +224,11 @@ class Shipment:
     @property
     def done(self) -> bool:
         return self._done.is_set()
+
+    def hurry(self) -> None:
+        """Send the shipment now, or when nothing else is in flight, as a caller will wait."""
+        if self.hurried is not None and not self._done.is_set():
+            self.hurried()
 
     def wait(self, timeout_s: float | None) -> None:
         """Wait until the shipment is done; the sender stops lingering. Errors: ``TimeoutError``."""

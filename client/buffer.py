@@ -10,6 +10,11 @@ record, so the same holds for another master.
                             | rows dropped: new sequence    |   | sent again, same sequence
                             +-------------------------------+-> resend (overloaded, link lost)
 
+What lingers are single messages, while something is in flight, and *shares* of larger calls that a
+fleet has split. It ends when they fill a batch, when their time is over, or when somebody waits for
+them and nothing is in flight. A share lingers also while nothing is in flight: of calls of 1,000
+messages over three wheels each wheel would else have answered to 333 of them before the next call.
+
 Messages of one name keep their order: of batches that have it one is unanswered at a time.
 
 Shipments that wait because five batches are unanswered are sent in one batch, as far as they fit:
@@ -67,7 +72,11 @@ class Buffer:
         """All shipments that are not done."""
         self.unanswered: dict[int, Batch] = {}
         """Batches by sequence."""
-        self.lingering: Shipment | None = None
+        self._shares: OrderedDict[Shipment, None] = OrderedDict()
+        """Shipments that linger and get no further message, in front of the lingering one."""
+        self._share_rows = self._share_bytes = 0
+        self._lingering: Shipment | None = None
+        """The shipment that gets the next single message."""
         self._seal_at = 0.0
         self._hurry = False
         # Ordered sets: many may be given up at once, wherever they stand.
@@ -102,11 +111,30 @@ class Buffer:
         self.nbytes -= nbytes
 
     def add(self, shipment: Shipment) -> None:
-        """Add a shipment with its ``nbytes``, behind the lingering one."""
+        """Add a shipment with its ``nbytes``, behind what lingers."""
         self.nbytes += shipment.nbytes
         self.seal()
         self.open.add(shipment)
         (self._fresh if shipment.request is None else self._requests)[shipment] = None
+
+    def add_share(self, shipment: Shipment, now: float) -> None:
+        """Add a shipment that lingers, to leave in one batch with others."""
+        self.nbytes += shipment.nbytes
+        self.open.add(shipment)
+        if not self.lingers:
+            self._seal_at = now + self._linger_s
+        if self._lingering is not None:  # its messages came earlier
+            self._to_shares(self._lingering)
+            self._lingering = None
+        self._to_shares(shipment)
+        full = self._share_rows >= self.batch_rows_max or self._share_bytes >= self.batch_bytes_max
+        if full or not self._linger_s:
+            self.seal()
+
+    def _to_shares(self, shipment: Shipment) -> None:
+        self._shares[shipment] = None
+        self._share_rows += shipment.count
+        self._share_bytes += shipment.nbytes
 
     def linger(
         self, flat: FlatMessage, nbytes: int, now: float, new_shipment: Callable[[], Shipment]
@@ -114,13 +142,14 @@ class Buffer:
         """Add a message to the lingering shipment. Returns it and the row's number in it.
         ``new_shipment`` makes one that has no message yet."""
         self.nbytes += nbytes
-        shipment = self.lingering
+        shipment = self._lingering
         if shipment is not None and shipment.nbytes + nbytes > self.batch_bytes_max:
             self.seal()
             shipment = None
         if shipment is None:
-            shipment = self.lingering = new_shipment()
-            self._seal_at = now + self._linger_s
+            if not self.lingers:
+                self._seal_at = now + self._linger_s
+            shipment = self._lingering = new_shipment()
             self.open.add(shipment)
         row = shipment.add(flat, nbytes)
         # Waiting for further messages pays only while something is in flight already.
@@ -129,28 +158,32 @@ class Buffer:
         return shipment, row
 
     def hurry(self) -> bool:
-        """Note that a caller waits for the lingering shipment. Returns True when that may be sent
-        now, as no batch is in flight."""
-        if self.lingering is None:
+        """Note that a caller waits for what lingers. Returns True when that may be sent now, as no
+        batch is in flight."""
+        if not self.lingers:
             return False
         self._hurry = True
         return not self.unanswered
 
     def seal(self) -> None:
-        if self.lingering is not None:
-            self._fresh[self.lingering] = None
-            self.lingering = None
-            self._hurry = False
+        """Queue what lingers."""
+        self._fresh.update(self._shares)
+        self._shares.clear()
+        self._share_rows = self._share_bytes = 0
+        if self._lingering is not None:
+            self._fresh[self._lingering] = None
+            self._lingering = None
+        self._hurry = False
 
     def queue_in_time(self, now: float) -> float | None:
-        """Queue a shipment that has lingered long enough, and those that were postponed until now.
+        """Queue what has lingered long enough, and those that were postponed until now.
         Returns the time at which the next one is, if one still has to wait."""
         for until, shipment in self._postponed:
             if until <= now:
                 self._queue_first(shipment)
         self._postponed = [later for later in self._postponed if later[0] > now]
         wake = min((until for until, _ in self._postponed), default=None)
-        if self.lingering is None:
+        if not self.lingers:
             return wake
         if now < self._seal_at and (not self._hurry or self.unanswered):
             return self._seal_at if wake is None else min(wake, self._seal_at)
@@ -158,6 +191,11 @@ class Buffer:
         return wake
 
     # Out, and repeats
+
+    @property
+    def lingers(self) -> bool:
+        """True while messages wait for others to share their batch."""
+        return self._lingering is not None or bool(self._shares)
 
     @property
     def waits_to_be_sent(self) -> bool:
@@ -294,11 +332,15 @@ class Buffer:
 
     def remove(self, shipment: Shipment) -> None:
         """Remove a shipment that is given up, wherever it is."""
-        for waiting in (self._fresh, self._requests):
+        if shipment in self._shares:
+            self._share_rows -= shipment.count
+            self._share_bytes -= shipment.nbytes
+        for waiting in (self._shares, self._fresh, self._requests):
             waiting.pop(shipment, None)
         self._postponed = [later for later in self._postponed if later[1] is not shipment]
-        if shipment is self.lingering:
-            self.lingering, self._hurry = None, False
+        if shipment is self._lingering:
+            self._lingering = None
+        self._hurry = self._hurry and self.lingers
         self.end(shipment)
 
     def end(self, shipment: Shipment) -> None:

@@ -135,7 +135,8 @@ class Client(ClosedByBlock):
     - ``timeout_s``: a message is tried for so long before its receipt gets ``Overloaded`` or
       ``NodeUnreachable``; ``send`` also waits so long for room in a full buffer.
     - ``linger_ms``: a single message waits so long for others to share its batch. Waiting for its
-      receipt ends that as soon as nothing else is in flight.
+      receipt ends that as soon as nothing else is in flight. Of a ``Fleet`` it is also what waits
+      of a call whose messages go to several wheels.
     - ``acks``: ``"all"``, ``"1"``, or ``"0"`` (fire and forget: no ids, and errors are dropped).
     - ``batch_rows``, ``batch_bytes``: limits of a batch; ``buffer_bytes``: of all unanswered
       messages.
@@ -370,6 +371,18 @@ class Client(ClosedByBlock):
 
     def send_many(self, messages: Iterable[Message]) -> Receipts:
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
+        return self._send_many(messages, lingers=False)
+
+    def send_share(self, share: Sequence[Message] | pa.Table) -> Receipts:
+        """Send those messages of a larger call that are for this client's wheel: ``send_many``, or
+        ``send_table``. They wait up to ``linger_ms`` for others, unless somebody waits for their
+        receipts: otherwise each 1,000 messages for three wheels would leave in three batches of
+        333, and a batch costs its sender as much as some hundred messages."""
+        if isinstance(share, pa.Table):
+            return self._send_table(share, lingers=True)
+        return self._send_many(share, lingers=True)
+
+    def _send_many(self, messages: Iterable[Message], *, lingers: bool) -> Receipts:
         self._check_usable()
         shipments: list[CountedShipment] = []
         remaining = iter(messages)
@@ -377,7 +390,7 @@ class Client(ClosedByBlock):
             if any(needs_policies(message) for message in chunk):
                 self._ship_resolved(chunk, shipments)
             else:
-                self._ship_messages(chunk, shipments)
+                self._ship_messages(chunk, shipments, lingers=lingers)
         return Receipts(shipments)
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
@@ -386,11 +399,14 @@ class Client(ClosedByBlock):
 
         Errors at once: ``InvalidBatch`` for a wrong schema. Bad rows: as in ``send_many``.
         """
+        return self._send_table(table, lingers=False)
+
+    def _send_table(self, table: pa.Table | pa.RecordBatch, *, lingers: bool) -> Receipts:
         self._check_usable()
         shipments: list[CountedShipment] = []
         buffer = self._buffer
         for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
-            self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments)
+            self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments, lingers=lingers)
         return Receipts(shipments)
 
     def prepare(self, message: Message, now_ms: int) -> FlatMessage:
@@ -572,22 +588,30 @@ class Client(ClosedByBlock):
             if due_ms > latest:
                 raise due_beyond_horizon(due_ms, latest)
 
-    def _ship_messages(self, messages: Sequence[Message], shipments: list[CountedShipment]) -> None:
+    def _ship_messages(
+        self,
+        messages: Sequence[Message],
+        shipments: list[CountedShipment],
+        *,
+        lingers: bool = False,
+    ) -> None:
         checked = sort_messages(messages, clock_ms(), self._buffer.limits)
         too_big = checked.rows is not None and checked.rows.nbytes > self._buffer.batch_bytes_max
         if too_big and len(messages) > 1:
             half = len(messages) // 2
-            self._ship_messages(messages[:half], shipments)
-            self._ship_messages(messages[half:], shipments)
+            self._ship_messages(messages[:half], shipments, lingers=lingers)
+            self._ship_messages(messages[half:], shipments, lingers=lingers)
         else:
-            self._ship(checked, shipments)
+            self._ship(checked, shipments, lingers=lingers)
 
-    def _ship(self, checked: SortedColumns, shipments: list[CountedShipment]) -> None:
+    def _ship(
+        self, checked: SortedColumns, shipments: list[CountedShipment], *, lingers: bool = False
+    ) -> None:
         shipment = self._sender.new_shipment(
             due=checked.due, rows=checked.rows, kept=checked.kept, errors=checked.errors
         )
         shipments.append(shipment)
-        self._sender.submit(shipment)
+        self._sender.submit(shipment, lingers=lingers)
 
     # Requests
 

@@ -172,6 +172,9 @@ class Receipts(Sequence[Receipt]):
     def wait(self, timeout_s: float | None = None) -> Self:
         """Wait until every message is stored or has failed. Errors: ``TimeoutError``."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
+        if len(self._shipments) > 1:
+            for shipment in self._shipments:  # several wheels: none of them lingers for another
+                shipment.hurry()
         for shipment in self._shipments:
             shipment.wait(None if end is None else max(0.0, end - time.monotonic()))
         return self

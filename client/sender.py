@@ -107,7 +107,12 @@ class Sender:
         self._last_error: SlotwheelError | None = None
         self._closed = threading.Event()
         self.unread = UnreadFailures()
-        self.new_shipment = partial(CountedShipment, wait_for=self.wait_for, counted_in=self.unread)
+        self.new_shipment = partial(
+            CountedShipment,
+            wait_for=self.wait_for,
+            hurried=self._hurry,
+            counted_in=self.unread,
+        )
         """Makes a shipment; its arguments are the fields of the content."""
         self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -138,10 +143,16 @@ class Sender:
         return shipment
 
     def submit(
-        self, shipment: Shipment, *, wait: bool = True, timeout_s: float | None = None
+        self,
+        shipment: Shipment,
+        *,
+        wait: bool = True,
+        timeout_s: float | None = None,
+        lingers: bool = False,
     ) -> None:
         """Queue a shipment of ``new_shipment``. ``wait``: the call waits for room in the buffer.
-        The shipment is tried for ``timeout_s``; None: for the client's. Errors: ``Overloaded``,
+        The shipment is tried for ``timeout_s``; None: for the client's. ``lingers``: it waits for
+        others to share its batch, as single messages do. Errors: ``Overloaded``,
         ``NodeUnreachable``, ``NotRunning``."""
         if not shipment.count:  # all of its rows were refused here
             shipment.finish(None, "")
@@ -153,9 +164,15 @@ class Sender:
             self._start()
             self._wait_for_room(shipment.nbytes, self._timeout_s if wait else 0.0)
             tried_s = self._timeout_s if timeout_s is None else timeout_s
-            shipment.try_until(time.monotonic() + tried_s)
-            self._buffer.add(shipment)
-            self._changed.notify_all()
+            now = time.monotonic()
+            shipment.try_until(now + tried_s)
+            lingered = self._buffer.lingers
+            if lingers:
+                self._buffer.add_share(shipment, now)
+            else:
+                self._buffer.add(shipment)
+            if not (lingered and self._buffer.lingers):
+                self._changed.notify_all()
 
     def linger(self, flat: FlatMessage) -> tuple[CountedShipment, int]:
         """Add a message to the lingering shipment. Returns that and the row's number in it. Errors:
@@ -165,9 +182,10 @@ class Sender:
             self._start()
             self._wait_for_room(nbytes, self._timeout_s)
             buffer = self._buffer
+            lingered = buffer.lingers
             shipment, row = buffer.linger(flat, nbytes, time.monotonic(), self._new_lingering)
             link, batch = self._link, self._batch_to_write_here()
-            if batch is None and (row == 0 or buffer.lingering is None):
+            if batch is None and not (lingered and buffer.lingers):
                 self._changed.notify_all()
         assert isinstance(shipment, CountedShipment)  # ``_new_lingering`` made it
         if link is not None and batch is not None:
@@ -175,7 +193,7 @@ class Sender:
         return shipment, row
 
     def wait_for(self, shipment: Shipment, timeout_s: float | None) -> None:
-        """Send the lingering shipment now, or when no batch is in flight, as a caller waits. Until
+        """Send what lingers now, or when no batch is in flight, as a caller waits. Until
         then messages of other waiting callers may join it: one commit for all.
 
         The caller's thread handles answers meanwhile, if no other does. It may return before the
@@ -252,7 +270,7 @@ class Sender:
         """Take a small batch that is the only one, for the caller's thread to write: that is
         quicker than waking the sender, and cannot block, as no other batch is on its way."""
         buffer = self._buffer
-        alone = len(buffer.open) == 1 and buffer.lingering is None and buffer.waits_to_be_sent
+        alone = len(buffer.open) == 1 and not buffer.lingers and buffer.waits_to_be_sent
         if not alone or self._link is None or self._writing or buffer.unanswered:
             return None
         if buffer.nbytes > _WRITTEN_HERE_MAX or time.monotonic() < self._not_before:
@@ -265,7 +283,7 @@ class Sender:
         """Notify threads that wait for shipments. The sender is woken only if it has work: each
         waking costs other threads the interpreter."""
         self._ended.notify_all()
-        if self._buffer.waits_to_be_sent or self._buffer.lingering is not None:
+        if self._buffer.waits_to_be_sent or self._buffer.lingers:
             self._changed.notify_all()
 
     def _give_up(self, shipment: Shipment, error: SlotwheelError) -> None:

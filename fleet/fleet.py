@@ -195,8 +195,9 @@ class Fleet(ClosedByBlock):
 
     def _send_chunk(self, messages: list[Message]) -> Receipts:
         def send(client: Client, rows: Int64s) -> Receipts:
-            whole = len(rows) == len(messages)
-            return client.send_many(messages if whole else [messages[row] for row in rows.tolist()])
+            if len(rows) == len(messages):
+                return client.send_many(messages)
+            return client.send_share([messages[row] for row in rows.tolist()])
 
         return self._shared_out(_buckets_of(messages), send)
 
@@ -205,8 +206,9 @@ class Fleet(ClosedByBlock):
         rows_of_all = conform(table)
 
         def send(client: Client, rows: Int64s) -> Receipts:
-            whole = len(rows) == rows_of_all.num_rows
-            return client.send_table(rows_of_all if whole else rows_of_all.take(pa.array(rows)))
+            if len(rows) == rows_of_all.num_rows:
+                return client.send_table(rows_of_all)
+            return client.send_share(rows_of_all.take(pa.array(rows)))
 
         return self._shared_out(buckets_of_rows(rows_of_all), send)
 

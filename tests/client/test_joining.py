@@ -6,13 +6,16 @@ import gc
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from slotwheel.client import Client, Message, Receipt
+from slotwheel.client.failures import CountedShipment
 from slotwheel.client.receiptfile import RECEIPTS
+from slotwheel.client.receipts import Receipts
 from slotwheel.wheel.errors import InvalidBatch, InvalidMessage, NodeUnreachable, Overloaded
 from slotwheel.wheel.ids import MessageId
 from slotwheel.wheel.protocol import IN_FLIGHT_MAX
@@ -299,3 +302,41 @@ def test_slices_without_headers_are_as_small_as_they_look(gated: str, gate: Gate
     with Client(gated, batch_rows=100) as client:
         client.send_table(whole.slice(20_000)).wait(60)
     assert max(sizes) < 20_000
+
+
+def test_shares_of_several_calls_leave_together_and_in_order(gated: str, gate: Gate) -> None:
+    with Client(gated, linger_ms=15_000) as client:
+        shares = [
+            client.send_share([Message("t", b"%d" % number, delay=60) for number in numbers])
+            for numbers in (range(3), range(3, 5))
+        ]
+        between = client.send("t", b"5", delay=60)
+        shares.append(client.send_share([Message("t", b"6", delay=60)]))
+        gate.open.set()
+        assert len(shares[0].result(60)) == 3  # less than they would linger
+        assert between.done()
+        assert all(receipts.done() for receipts in shares)
+    assert gate.values() == [b"%d" % number for number in range(7)]
+    assert gate.sizes == [7]
+
+
+def test_shares_that_fill_a_batch_leave_at_once(gated: str, gate: Gate) -> None:
+    gate.open.set()
+    with Client(gated, linger_ms=60_000, batch_rows=4) as client:
+        rows = pa.table({"due": [now_ms() + 60_000] * 2, "topic": ["t"] * 2, "value": [b"x"] * 2})
+        first = client.send_share(rows)
+        second = client.send_share(rows)
+        eventually(lambda: first.done() and second.done())
+    assert gate.sizes == [4]
+
+
+def test_who_waits_for_several_shipments_ends_the_lingering_of_all() -> None:
+    hurried: list[int] = []
+    shipments = [
+        CountedShipment(due=[0], counted_in=None, hurried=partial(hurried.append, number))
+        for number in range(3)
+    ]
+    shipments[1].finish(None, "")
+    with pytest.raises(TimeoutError):
+        Receipts(shipments).wait(0)
+    assert hurried == [0, 2]
