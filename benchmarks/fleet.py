@@ -35,7 +35,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from slotwheel.client import Client, Message
-from slotwheel.fleet.fleet import Fleet
+from slotwheel.fleet.fleet import Fleet, _buckets_of
 from slotwheel.fleet.routing import Routing
 
 from ._node import BenchNode
@@ -88,22 +88,33 @@ def _routing(report: Report, directory: Path, chosen: Any) -> None:
             for message, kind in ((keyed, "with a key"), (alone, "without a key")):
                 us = _us_of(partial(fleet.client_of, message), 100_000)
                 report.figure(f"choosing for a message {kind}, us", us, f"{us:.2f}", "<= 5 us")
+            us = _us_of(partial(fleet.shares, _buckets_of(_keyed_batch(0))), 1_000) / _BATCH
+            us += _us_of(partial(_buckets_of, _keyed_batch(0)), 1_000) / _BATCH
+            report.figure("choosing for a batch of 1,000, us a message", us, f"{us:.2f}")
             spent: dict[str, list[float]] = {"one wheel": [], "the fleet": []}
             for _ in range(_TURNS):
                 for who, sender in (("one wheel", client), ("the fleet", fleet)):
                     spent[who].append(_cpu_us_of_batches(sender, count))
             medians = {who: statistics.median(turns) for who, turns in spent.items()}
-            for who, us in medians.items():
+            for who, median in medians.items():
                 turns = " ".join(f"{turn:.2f}" for turn in spent[who])
                 report.figure(
-                    f"client of {who}: us of processor a message", us, f"{us:.2f} ({turns})"
+                    f"client of {who}: us of processor a message", median, f"{median:.2f} ({turns})"
                 )
+            share = us / medians["one wheel"]
+            report.figure(
+                "choosing, of what one wheel's client does", share, f"{share:.1%}", "<= 3 %"
+            )
             report.ratio(
                 "batches of 1,000 with keys, a fleet's client to one wheel's",
                 medians["the fleet"],
                 medians["one wheel"],
                 "<= 103 %",
             )
+
+
+def _keyed_batch(number: int) -> list[Message]:
+    return [Message("t", _VALUE, key=f"{number}-{row}", delay=3600) for row in range(_BATCH)]
 
 
 def _us_of(call: Callable[[], object], times: int) -> float:
@@ -116,12 +127,7 @@ def _us_of(call: Callable[[], object], times: int) -> float:
 def _cpu_us_of_batches(sender: Client | Fleet, count: int) -> float:
     """Processor time of this process for a message of ``count`` batches, all of them stored, us."""
     began = time.process_time()
-    sent = [
-        sender.send_many(
-            [Message("t", _VALUE, key=f"{batch}-{row}", delay=3600) for row in range(_BATCH)]
-        )
-        for batch in range(count)
-    ]
+    sent = [sender.send_many(_keyed_batch(batch)) for batch in range(count)]
     sender.flush()
     spent = time.process_time() - began
     assert not any(receipts.errors() for receipts in sent)
