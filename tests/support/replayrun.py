@@ -332,7 +332,7 @@ def _write_peer(run: Run, peer: PeerRun, number: int, root: Path) -> None:
         DeadLetters(keeps, None).bury(rows, run.reasons([o for o, _ in peer.dead]), [])
         (letters,) = keeps.rows
         pieces = [(letters.slice(n, 1), at) for n, (_, at) in enumerate(peer.dead)]
-        write_topic(root, DEAD_LETTER_TOPIC, pieces)
+        write_topic(root, DEAD_LETTER_TOPIC, pieces, run.group)
     files.close()
 
 
