@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
@@ -16,6 +18,7 @@ from ..endpoint import AnyEndpoint, RouteCall, endpoint
 from ..errors import HttpError
 from ..requests import Reply, as_json
 from ..services import Services
+from .joining import of_each
 
 _LIMIT = 1_000
 """Comparisons in an answer, at most."""
@@ -30,7 +33,8 @@ class AuditQuery(msgspec.Struct):
 class AuditComparison(msgspec.Struct):
     """One boundary of a topic's bucket. ``bucket_ms``: its first due time; ``group``: of consumers;
     ``count``: so many messages are missing or too many behind it, ``before`` and ``after`` so many
-    on each side; ``late_ms``: how late the latest was; ``why``: why it is open or unknown."""
+    on each side; ``late_ms``: how late the latest was; ``why``: why it is open or unknown;
+    ``wheel``: of a fleet, the wheel whose messages these are; empty: there is one wheel."""
 
     topic: str
     bucket_ms: int
@@ -42,12 +46,14 @@ class AuditComparison(msgspec.Struct):
     before: int
     after: int
     why: str
+    wheel: str = ""
 
 
 class AuditDiffering(msgspec.Struct):
     """A boundary of a topic at which messages were lost or repeated, or are not the same, since the
     audit began. ``group``: of consumers; ``since_ms``, ``last_ms``: the first and the last bucket
-    that differed; ``buckets``: how many did; ``lost``, ``repeated``: so many messages were."""
+    that differed; ``buckets``: how many did; ``lost``, ``repeated``: so many messages were;
+    ``wheel``: as of ``AuditComparison``."""
 
     topic: str
     boundary: str
@@ -57,6 +63,7 @@ class AuditDiffering(msgspec.Struct):
     buckets: int
     lost: int
     repeated: int
+    wheel: str = ""
 
 
 class AuditAnswer(msgspec.Struct):
@@ -90,17 +97,54 @@ def newest_report(services: Services) -> AuditReport:
 
 async def audit(call: RouteCall[AuditQuery, None]) -> Reply:
     """Compare what was produced, accepted, delivered and consumed, by topic and due time. The
-    newest comparisons stand first, 1,000 at most. Of a fleet, in one wheel."""
+    newest comparisons stand first, 1,000 at most. Of a fleet, those of each wheel are apart, and
+    `problem` names the wheels that do not answer."""
     query, front = call.query, call.services.front
     if front is not None:
-        # Sums of clients and consumers are not kept by wheel: no verdict follows from several.
-        path = f"/v1/audit?{urlencode({'verdict': query.verdict})}"
-        return as_json(await front.ask_one(path, AuditAnswer, None))
+        paths = dict.fromkeys(front.names, f"/v1/audit?{urlencode({'verdict': query.verdict})}")
+        # One that does not audit is missing like one that does not answer.
+        answers, missing = await call.services.run(front.ask_now, paths, AuditAnswer, None)
+        return as_json(joined_audit(answers, missing))
     report = newest_report(call.services)
     if query.verdict not in ("", *AuditVerdict):
         verdicts = ", ".join(AuditVerdict)
         raise HttpError(422, "no such verdict", place="query verdict", limit=verdicts)
     return await call.services.run(_answer, report, query)
+
+
+def joined_audit(answers: Mapping[str, AuditAnswer], missing: Sequence[str]) -> AuditAnswer:
+    """The comparisons of several wheels side by side. A sum is of the messages whose ids name one
+    wheel, so each message is in the comparisons of this wheel alone, and no verdict follows from
+    two of them. ``missing``: a line for each wheel that is not among them. Errors: ``HttpError``
+    503: no wheel answers."""
+    if not answers:
+        raise HttpError(503, "no wheel tells of its audit", got="; ".join(missing)[:300])
+    verdicts, closed, refused = Counter[str](), Counter[str](), Counter[str]()
+    comparisons, differing = list[AuditComparison](), list[AuditDiffering]()
+    for name, answer in answers.items():
+        for comparison in answer.comparisons:
+            comparison.wheel = name
+        for boundary in answer.differing:
+            boundary.wheel = name
+        comparisons += answer.comparisons
+        differing += answer.differing
+        verdicts.update(answer.verdicts)
+        closed.update(answer.closed)
+        refused.update(answer.refused)
+    comparisons.sort(key=lambda row: (-row.bucket_ms, row.topic, row.wheel))
+    told = [*missing, *of_each(([answer.problem] for answer in answers.values()), answers)]
+    return AuditAnswer(
+        at_ms=min(answer.at_ms for answer in answers.values()),
+        stale=any(answer.stale for answer in answers.values()),
+        from_ms=max(answer.from_ms for answer in answers.values()),
+        verdicts=dict(verdicts),
+        comparisons=comparisons[:_LIMIT],
+        differing=differing,
+        closed=dict(closed),
+        refused=dict(refused),
+        problem="; ".join(text for text in told if not text.endswith(": ")),
+        restarts=sum(answer.restarts for answer in answers.values()),
+    )
 
 
 def _answer(report: AuditReport, query: AuditQuery) -> Reply:

@@ -160,7 +160,7 @@ def test_pages_of_events_are_whole_and_each_is_there_once(fleet: FleetOfNodes) -
     assert found == [(row["sender"], row["number"]) for row in ordered]
 
 
-@pytest.mark.parametrize("path", ["/v1/trace/latency", "/v1/trace/anomalies", "/v1/audit"])
+@pytest.mark.parametrize("path", ["/v1/trace/latency", "/v1/trace/anomalies"])
 def test_what_cannot_be_joined_is_answered_for_one_wheel(fleet: FleetOfNodes, path: str) -> None:
     refused = fleet.front.request("GET", path)
     assert (refused.status_code, refused.json()["place"]) == (422, "query wheel")
