@@ -12,22 +12,28 @@ until the last one is delivered.
 by itself - choosing, one wheel's answer, Kafka's assignor, the bytes of its requests - is put
 together as the fleet would.
 
-    python -m benchmarks.fleet [--only routing,wheels,thousand] [--seconds 10]
+``front``: single messages over HTTP from 64 connections, at a wheel's own gateway, and at a gateway
+over the fleet; and a count of all of them at both. Needs Debian's ``wrk``.
+
+    python -m benchmarks.fleet [--only routing,wheels,thousand,front] [--seconds 10]
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -39,6 +45,7 @@ from slotwheel.fleet.fleet import Fleet, _buckets_of
 from slotwheel.fleet.routing import Routing
 
 from ._node import BenchNode
+from .gateway import GatewayBesideNode, message_body, wait_for_gateway
 from .harness import Report, chosen_parts, data_directory, measure_parts, options
 
 _ESTIMATE = (
@@ -47,7 +54,7 @@ _ESTIMATE = (
     " share nothing but the disk: 1.9 times one. With 1,000 wheels a question to all takes as long"
     " as the slowest of 64 at a time: 16 rounds of some ms"
 )
-_ONLY = ("routing", "wheels", "thousand")
+_ONLY = ("routing", "wheels", "thousand", "front")
 _BATCH, _VALUE = 1_000, b"x" * 100
 _TURNS = 3
 _DELAY_S = 3.0
@@ -65,9 +72,73 @@ def main(arguments: list[str] | None = None) -> int:
     parts = chosen_parts(parser, chosen.only, _ONLY)
     with data_directory(chosen.dir) as directory:
         report = Report("a fleet of wheels", _ESTIMATE, directory)
-        measures = dict(zip(_ONLY, (_routing, _wheels, _thousand), strict=True))
+        measures = dict(zip(_ONLY, (_routing, _wheels, _thousand, _front), strict=True))
         measure_parts(report, measures, parts, 0.2 if chosen.quick else 1.0, chosen)
     return 0
+
+
+# -- the gateway over it -------------------------------------------------------------------------
+
+
+class GatewayOverFleet(GatewayBesideNode):
+    """A gateway over the wheels of ``gateways``, by their names."""
+
+    def __init__(self, directory: Path, gateways: Mapping[str, GatewayBesideNode]) -> None:
+        lines = ["[wheels]"]
+        lines += [f'{name} = "{gateway.node.address}"' for name, gateway in gateways.items()]
+        lines.append("[gateways]")
+        for name, gateway in gateways.items():
+            lines.append('{} = "http://{}:{}"'.format(name, *gateway.place))
+        self._file = directory / "fleet.toml"
+        self._file.write_text("\n".join(lines))
+        self._log = directory / "front.log"
+        self._scheme, self.place = "http", ("", 0)
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", "slotwheel.cli.main", "gateway"]
+        command += ["--fleet", str(self._file), "--listen", "127.0.0.1:0"]
+        with self._log.open("wb") as log:
+            started = subprocess.Popen(command, stderr=log, stdout=log)
+        self._process = psutil.Process(started.pid)
+        self._started = started
+        self.place = wait_for_gateway(self._log.read_text)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._started.terminate()
+        self._started.wait(30)
+
+
+def _front(report: Report, directory: Path, chosen: Any) -> None:
+    seconds = min(chosen.seconds, 5.0)
+    rates: dict[str, list[float]] = {"a wheel's own": [], "one over two wheels": []}
+    with ExitStack() as running:
+        wheels = {
+            name: running.enter_context(GatewayBesideNode(directory / name, "--group", name))
+            for name in ("north", "south")
+        }
+        front = running.enter_context(GatewayOverFleet(directory, wheels))
+        by_name = dict(zip(rates, (wheels["north"], front), strict=True))
+        for gateway in by_name.values():
+            gateway.load(directory, 8, 1.0, message_body())
+        for _ in range(_TURNS):
+            for who, gateway in by_name.items():
+                found = gateway.load(directory, 64, seconds, message_body())
+                assert not found["errors"], found
+                rates[who].append(found["requests"] / found["seconds"])
+        for who, gateway in by_name.items():
+            began = time.perf_counter()
+            url = "http://{}:{}/v1/messages/count?topic=bench".format(*gateway.place)
+            with urllib.request.urlopen(url) as answer:
+                count = json.load(answer)["messages"]
+            took_ms = (time.perf_counter() - began) * 1e3
+            report.figure(f"a count of {count:,} by topic, {who}, ms", took_ms, f"{took_ms:.0f}")
+    for who, turns in rates.items():
+        text = " ".join(f"{turn:,.0f}" for turn in turns)
+        rate = statistics.median(turns)
+        report.figure(f"64 connections, {who}: messages/s", rate, f"{rate:,.0f} ({text})")
+    medians = [statistics.median(turns) for turns in rates.values()]
+    report.ratio("a gateway over two wheels to a wheel's own", medians[1], medians[0])
 
 
 # -- routing -------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,6 +115,16 @@ def _tell(
     return rate
 
 
+def wait_for_gateway(log: Callable[[], str]) -> tuple[str, int]:
+    """Where the gateway listens that logs there. Errors: ``RuntimeError``: it does not."""
+    deadline = time.monotonic() + 30
+    while (found := re.search(r"gateway listening on (\S+):(\d+)", log())) is None:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"no gateway:\n{log()}")
+        time.sleep(0.05)
+    return found[1], int(found[2])
+
+
 class GatewayBesideNode:
     """A node on ``data`` with a gateway beside it."""
 
@@ -124,13 +135,11 @@ class GatewayBesideNode:
 
     def __enter__(self) -> Self:
         self.node.__enter__()
-        deadline = time.monotonic() + 30
-        while (found := re.search(r"gateway listening on (\S+):(\d+)", self.node.log())) is None:
-            if time.monotonic() > deadline:
-                self.node.kill()
-                raise RuntimeError(f"no gateway:\n{self.node.log()}")
-            time.sleep(0.05)
-        self.place = (found[1], int(found[2]))
+        try:
+            self.place = wait_for_gateway(self.node.log)
+        except RuntimeError:
+            self.node.kill()
+            raise
         (self._process,) = psutil.Process(self.node.pid).children()
         return self
 
