@@ -353,12 +353,12 @@ def test_a_full_buffer_is_told_by_the_call_and_nothing_is_sent_twice(
         submitted: list[list[bytes]] = []
 
         def until_full(
-            shipment: Any, full_at: int = full_at, seen: list[list[bytes]] = submitted
+            shipment: Any, full_at: int = full_at, seen: list[list[bytes]] = submitted, **more: Any
         ) -> None:
             if len(seen) == full_at - 1:
                 raise Overloaded("the client's buffer is full")
             seen.append(shipment.columns[4] if shipment.copies else shipment.rows[4].to_pylist())
-            submit(shipment)
+            submit(shipment, **more)
 
         monkeypatch.setattr(sender, "submit", until_full)
         with pytest.raises(Overloaded):

@@ -34,7 +34,7 @@ def _answer(report: AuditReport) -> dict[str, Any]:
     async def run(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
-    services = SimpleNamespace(audit=SimpleNamespace(report=report), run=run)
+    services = SimpleNamespace(audit=SimpleNamespace(report=report), run=run, front=None)
     call = SimpleNamespace(services=services, query=AuditQuery())
     found: dict[str, Any] = json.loads(asyncio.run(audit(cast(Any, call))).body)
     return found

@@ -53,6 +53,7 @@ def test_an_answer_is_made_on_a_thread(
 
     monkeypatch.setattr(tracing, maker, noted)
     services: Any = SimpleNamespace(
+        front=None,
         lookup=SimpleNamespace(ask=ask),
         lookup_questions=Questions(),
         run=asyncio.to_thread,

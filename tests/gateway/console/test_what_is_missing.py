@@ -234,6 +234,7 @@ def test_the_audit_is_worked_out_off_the_loop(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(audit_page, "shown_audit", shown)
     with ThreadPoolExecutor(thread_name_prefix="pool") as pool:
         services = SimpleNamespace(
+            front=None,
             audit=SimpleNamespace(report=AuditReport(0, 0, [], {}, {})),
             settings=SimpleNamespace(audit_interval_ms=1_000, store=None),
             fresh=FreshAnswers(),
