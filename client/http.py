@@ -55,7 +55,13 @@ from ..wheel.protocol import (
 from ..wheel.request import RequestKey
 from ..wheel.schema import times
 from .columns import Limits
-from .httpconnection import TEXT_MAX, GatewayAccess, GatewayAnswer, GatewayConnection
+from .httpconnection import (
+    ONE_WHEEL,
+    TEXT_MAX,
+    GatewayAccess,
+    GatewayAnswer,
+    GatewayConnection,
+)
 from .transport import LinkPort, OnAnswer, OnLost, OpenLink, ReadInThread
 
 _CLOSE_S = 1.0
@@ -135,7 +141,8 @@ class HttpLink(LinkPort):
     def _send(self, rows: pa.RecordBatch, sequence: int) -> StoredBatch | RefusedBatch:
         # It may take long: the sender's watch cuts the link.
         key = f"{self._key}-{sequence}"
-        answer = self._exchange.ask("POST", "/v1/messages", stream_of(rows), key=key)
+        rows_sent, one_wheel = stream_of(rows), {ONE_WHEEL: "true"}
+        answer = self._exchange.ask("POST", "/v1/messages", rows_sent, key=key, headers=one_wheel)
         if answer.status != HTTPStatus.OK:
             return RefusedBatch(sequence, answer.error())
         try:

@@ -32,6 +32,9 @@ from ..wheel.protocol import is_loopback
 from .addresses import place_of
 
 ARROW = "application/vnd.apache.arrow.stream"
+ONE_WHEEL = "slotwheel-one-wheel"
+"""A header of a request whose sender understands ids of one wheel alone: receipts of a ``Client``
+have one group, and offsets that follow each other."""
 TEXT_MAX = 200
 """An error shows so many characters of an answer."""
 _ROW = re.compile(r"\$\[(\d+)\]")

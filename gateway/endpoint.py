@@ -215,10 +215,12 @@ class _Resource:
 
 def wheel_in(query: bytes) -> tuple[str, bytes]:
     """The wheel that a query names, and the rest of the query: over a fleet each question may be
-    about one wheel. Empty: it names none."""
+    about one wheel. Empty: it names none. Errors: ``HttpError`` 422: it names several."""
     begin = f"{WHEEL}=".encode()
     parts = query.split(b"&")
     names = [part.removeprefix(begin) for part in parts if part.startswith(begin)]
+    if len(names) > 1:
+        raise HttpError(422, "a parameter that may be given once", place=f"query {WHEEL}")
     rest = b"&".join(part for part in parts if not part.startswith(begin))
     return unquote_plus(names[-1].decode("ascii", "replace")) if names else "", rest
 

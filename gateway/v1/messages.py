@@ -17,11 +17,12 @@ import pyarrow as pa
 from ...client import Message
 from ...client.asynclink import MessageAnswer
 from ...client.client import needs_policies
+from ...client.httpconnection import ONE_WHEEL
 from ...client.message import clock_ms
 from ...client.predecessor import NamedId, Predecessor
 from ...security.principals import Identity
 from ...security.rights import Operation
-from ...wheel.errors import InvalidMessage, SlotwheelError
+from ...wheel.errors import InvalidConfiguration, InvalidMessage, SlotwheelError
 from ..arrowbody import read_table
 from ..authentication import identity_of
 from ..errors import HttpError, from_slotwheel, too_many_messages
@@ -36,6 +37,7 @@ from ..requests import (
     as_json,
     content_type_of,
     decoded,
+    header_of,
     read_body,
 )
 from ..services import Services
@@ -44,6 +46,7 @@ from .types import MessageBody, StoredMessages
 _ONE = msgspec.json.Decoder(MessageBody)
 _MANY = msgspec.json.Decoder(list[MessageBody])
 _MANY_ROWS = 1_000
+_ONE_WHEEL = ONE_WHEEL.encode()
 
 
 class SendMessages:
@@ -55,6 +58,14 @@ class SendMessages:
     async def __call__(self, scope: Any, receive: Any) -> Reply:
         identity = identity_of(scope)
         self._services.authenticator.check(scope, Operation.APPEND)
+        if self._services.front is not None and header_of(scope["headers"], _ONE_WHEEL):
+            raise InvalidConfiguration(
+                "a Client sends to one wheel, and this gateway is of a fleet; nothing was stored",
+                got=self._services.settings.listen,
+                limit="the gateway of a wheel",
+                remedy="Send by Fleet, with the fleet's file; or by plain requests to"
+                " /v1/messages, to which the ids of several wheels may be the answer",
+            )
         kind = content_type_of(scope, (JSON, NDJSON, ARROW))
         key = idempotency_key(scope)
         body = await read_body(scope, receive, self._services.settings.body_bytes_max)

@@ -183,6 +183,8 @@ def test_a_question_may_be_about_one_wheel(fleet: FleetOfNodes) -> None:
     theirs = {text for text in ids if MessageId.parse(text).group == "west"}
     assert {each["id"] for each in found} == theirs
     assert fleet.front.get("/v1/messages/count", params=ask)["messages"] == len(theirs)
+    twice = fleet.front.request("GET", "/v1/messages/count?wheel=west&wheel=north")
+    assert (twice.status_code, twice.json()["place"]) == (422, "query wheel")
     theirs_status = fleet.nodes["west"].http.get("/v1/status").json()
     ours = fleet.front.get("/v1/status", params={"wheel": "west"})
     assert ours["accepted"] == theirs_status["accepted"]

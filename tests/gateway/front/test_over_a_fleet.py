@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from slotwheel import Client
 from slotwheel.fleet.routing import Routing
+from slotwheel.wheel.errors import InvalidConfiguration
 from slotwheel.wheel.ids import MessageId
 from support.fakefleet import NAMES
 from support.fleetofnodes import FleetOfNodes, fleet_of_nodes
@@ -230,6 +232,17 @@ def test_a_wheel_that_is_away_or_stands_still_is_named_in_time(tmp_path: Path) -
                 == 201
             )
         south.start()
+
+
+def test_a_client_of_one_wheel_is_told_to_be_one_of_a_fleet(fleet: FleetOfNodes) -> None:
+    """Its receipts have one group, and a batch would have ids of three."""
+    before = fleet.front.get("/v1/messages/count")["messages"]
+    with Client(fleet.front.url, timeout_s=10) as client:
+        with pytest.raises(InvalidConfiguration, match="a Client sends to one wheel") as refused:
+            client.send("t", b"x", delay=600).result(10)
+        assert not refused.value.uncertain
+        assert client.cancel([f"north.{DUE}.999999.0123456789abcdef"]) == ["unknown"]
+    assert fleet.front.get("/v1/messages/count")["messages"] == before
 
 
 def test_nobody_gains_rights_by_the_header(alone: NodeWithGateway) -> None:
