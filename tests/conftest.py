@@ -253,6 +253,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         warden.close()
 
 
+RANDOM_EXAMPLES = "SLOTWHEEL_RANDOM_EXAMPLES"
+"""A variable: if it is set, Hypothesis tries other examples in each run."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[WARDEN] = Warden()
@@ -267,9 +271,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # Nothing here multiplies matrices; NumPy's library for that starts a thread for each core in
     # each of a thousand processes, and they spin for a while: a tenth of a command's start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # On a busy machine any example may take long.
-    settings.register_profile("slotwheel", deadline=None)
-    settings.register_profile("quick", deadline=None, max_examples=25)
+    # On a busy machine any example may take long. And whether a commit passes must not depend on
+    # chance: each run tries the same examples, unless somebody looks for others.
+    same = RANDOM_EXAMPLES not in os.environ
+    settings.register_profile("slotwheel", deadline=None, derandomize=same)
+    settings.register_profile("quick", deadline=None, derandomize=same, max_examples=25)
     settings.load_profile("quick" if leaves_out_long(config) else "slotwheel")
     # A job in a shell's background ignores SIGINT, and so would every process that a test starts
     # to interrupt it.
