@@ -74,7 +74,7 @@ format: $(DEV) ## Rewrite the code in the project's format
 .PHONY: soak
 soak: setup kafka queues ## Run the soak: what takes many minutes
 	@echo "==> pytest -m soak"
-	@$(BIN)/python -m pytest -m soak --timeout 7200 -o faulthandler_timeout=7260 $(ARGS)
+	@SLOTWHEEL_RANDOM_EXAMPLES=1 $(BIN)/python -m pytest -m soak --timeout 7200 -o faulthandler_timeout=7260 $(ARGS)
 
 .PHONY: bench
 bench: setup kafka ## Run every benchmark several times, write benchmarks/RESULTS.md
