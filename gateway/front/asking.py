@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -45,8 +46,33 @@ _THREADS = 8
 """The most questions that wait for one wheel at a time; further ones wait for them."""
 _GRACE_S = 1.0
 """A thread may be held up for longer than its socket's limit, as by a name server; s."""
+_SILENT = "its gateway does not answer"
 _NOT_OF_THE_QUESTION = (401, 403, 408, 429)
 """Statuses below 500 that tell of the gateways, and not of the question."""
+
+
+class _Asked:
+    """A question that is under way, for who gives it up: its thread is free at once then. If it
+    were not, eight questions to a gateway that hangs would keep all threads of its wheel for
+    ``BUSY_S``, and the wheel would be missing for as long after it is well again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: GatewayConnection | None = None
+        self._is_given_up = False
+
+    def holds(self, connection: GatewayConnection | None) -> None:
+        """Note the connection on which it waits; None: on none."""
+        with self._lock:
+            self._connection = connection
+            if connection is not None and self._is_given_up:
+                connection.cut()
+
+    def give_up(self) -> None:
+        with self._lock:
+            self._is_given_up = True
+            if self._connection is not None:
+                self._connection.cut()
 
 
 class WheelGateways:
@@ -69,9 +95,14 @@ class WheelGateways:
             name: ThreadPoolExecutor(_THREADS, thread_name_prefix=f"gateway-front-{name}")
             for name in names
         }
+        # Of those that are all taken by long questions nobody could tell whether they hang.
+        self._probing = {
+            name: ThreadPoolExecutor(1, thread_name_prefix=f"gateway-probe-{name}")
+            for name in names
+        }
 
     def close(self) -> None:
-        for pool in self._pools.values():
+        for pool in (*self._pools.values(), *self._probing.values()):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def first_address(self, wheel: str) -> str:
@@ -91,6 +122,7 @@ class WheelGateways:
         topics: Sequence[str] | None = None,
         kept_by_one: bool = False,
         until: float | None = None,
+        asked: _Asked | None = None,
     ) -> T:
         """The answer of a wheel. ``topics``: patterns of those that the caller has; None: all.
         ``kept_by_one``: one of its gateways has what is asked for, as a job; so a 404 leads to the
@@ -100,7 +132,8 @@ class WheelGateways:
         if topics is not None:
             headers[TOPICS.decode()] = json.dumps(list(topics))
         until = time.monotonic() + self._answer_s if until is None else until
-        answer = self._answer(wheel, method, path, body, headers, kept_by_one, until)
+        asked = asked or _Asked()
+        answer = self._answer(wheel, method, path, body, headers, kept_by_one, until, asked)
         if answer.status < 300:
             try:
                 return msgspec.json.decode(answer.body, type=kind)
@@ -120,6 +153,7 @@ class WheelGateways:
         headers: Mapping[str, str],
         kept_by_one: bool,
         until: float,
+        asked: _Asked,
     ) -> GatewayAnswer:
         addresses = self._addresses.get(wheel)
         if not addresses:
@@ -137,6 +171,7 @@ class WheelGateways:
             except (NodeUnreachable, InvalidConfiguration) as error:
                 failed = error
                 continue
+            asked.holds(connection)
             try:
                 left_s = max(0.1, until - time.monotonic())
                 answer = connection.ask(method, path, body, timeout_s=left_s, headers=headers)
@@ -145,6 +180,7 @@ class WheelGateways:
                     addresses.sort(key=address.__eq__)
                 raise NodeUnreachable(f"{address} does not answer: {error.message}") from None
             finally:
+                asked.holds(None)
                 connection.close()
             if not kept_by_one or answer.status != HTTPStatus.NOT_FOUND:
                 return answer
@@ -164,9 +200,11 @@ class WheelGateways:
     ) -> tuple[dict[str, T], list[str]]:
         """The answers of the wheels that answer, and a text about each other one. ``questions``:
         the path and query by the wheel's name. Errors: ``HttpError``, as of ``ask``."""
+        asked = {name: _Asked() for name in questions}
+        more: dict[str, Any] = {"body": body, "topics": topics, "busy": True}
         calls = {
             name: asyncio.wrap_future(
-                self.submit(name, method, path, kind, body=body, topics=topics, busy=True)
+                self.submit(name, method, path, kind, asked=asked[name], **more)
             )
             for name, path in questions.items()
         }
@@ -178,12 +216,38 @@ class WheelGateways:
         problems: list[str] = []
         for name, call in calls.items():
             if not call.done():
-                problems.append(problem_of(name, NodeUnreachable("its gateway does not answer")))
+                problems.append(problem_of(name, NodeUnreachable(_SILENT)))
                 call.cancel()
+                asked[name].give_up()
                 continue
             try:
                 answers[name] = call.result()
             except NodeUnreachable as error:
+                problems.append(problem_of(name, error))
+        return answers, problems
+
+    def ask_now(
+        self, questions: Mapping[str, str], kind: type[T], topics: Sequence[str] | None
+    ) -> tuple[dict[str, T], list[str]]:
+        """As ``ask_each``, for a thread that may wait, and for so long as ``ANSWER_S`` at most. A
+        wheel that cannot answer the question counts as one that does not answer."""
+        asked = {name: _Asked() for name in questions}
+        calls = {
+            name: self.submit(name, "GET", path, kind, topics=topics, asked=asked[name])
+            for name, path in questions.items()
+        }
+        wait(calls.values(), self._answer_s + _GRACE_S)
+        answers: dict[str, T] = {}
+        problems: list[str] = []
+        for name, call in calls.items():
+            if not call.done():
+                problems.append(problem_of(name, NodeUnreachable(_SILENT)))
+                call.cancel()
+                asked[name].give_up()
+                continue
+            try:
+                answers[name] = call.result()
+            except (HttpError, NodeUnreachable) as error:
                 problems.append(problem_of(name, error))
         return answers, problems
 
@@ -193,7 +257,7 @@ class WheelGateways:
         if not names:
             return []
         probes = {
-            name: asyncio.wrap_future(self._pools[name].submit(self.page, name, "/healthz"))
+            name: asyncio.wrap_future(self._probing[name].submit(self.page, name, "/healthz"))
             for name in names
         }
         await asyncio.wait(probes.values(), timeout=self._answer_s / 2)
@@ -210,7 +274,7 @@ class WheelGateways:
         ``Client.page`` has it of a node. Blocks. Errors: ``NodeUnreachable``."""
         try:
             until = time.monotonic() + self._answer_s
-            answer = self._answer(wheel, "GET", path, None, {}, False, until)
+            answer = self._answer(wheel, "GET", path, None, {}, False, until, _Asked())
         except NodeUnreachable as error:
             raise NodeUnreachable(problem_of(wheel, error)) from None
         return {"status": answer.status, "type": "", "body": answer.body.decode(errors="replace")}

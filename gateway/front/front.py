@@ -25,7 +25,7 @@ from ...security.secretplace import SecretPlace
 from ...wheel.errors import NodeUnreachable
 from ..errors import HttpError
 from ..settings import GatewaySettings
-from .asking import WheelGateways, problem_of
+from .asking import WheelGateways
 from .jobs import FleetJob
 
 T = TypeVar("T")
@@ -89,20 +89,8 @@ class Front:
     def ask_now(
         self, paths: Mapping[str, str], kind: type[T], topics: Sequence[str] | None
     ) -> tuple[dict[str, T], list[str]]:
-        """As ``ask_each``, for a thread that may wait. A wheel that cannot answer the question
-        counts as one that does not answer."""
-        calls = {
-            name: self.gateways.submit(name, "GET", path, kind, topics=topics)
-            for name, path in paths.items()
-        }
-        answers: dict[str, T] = {}
-        missing: list[str] = []
-        for name, call in calls.items():
-            try:
-                answers[name] = call.result()
-            except (HttpError, NodeUnreachable) as error:
-                missing.append(problem_of(name, error))
-        return answers, missing
+        """As of ``WheelGateways``."""
+        return self.gateways.ask_now(paths, kind, topics)
 
     def ranked(self, place: str) -> list[str]:
         """All wheels of the fleet, first the one that does work of which one has to do all. It is

@@ -56,6 +56,33 @@ def test_a_wheel_that_hangs_keeps_no_other_from_being_asked() -> None:
             assert [text.partition(": ")[0] for text in problems] == ["the wheel north is missing"]
 
 
+def test_who_hangs_is_named_in_time_also_where_all_threads_wait_for_it() -> None:
+    """And it is asked again as soon as it is well."""
+    with (
+        silent_gateway() as hanging,
+        gateways_at(north=[hanging]) as gateways,
+    ):
+        begun = [gateways.submit("north", "GET", "/v1/x", dict, busy=True) for _ in range(8)]
+        began = time.monotonic()
+        answered, problems = gateways.ask_now({"north": "/v1/x"}, dict, None)
+        assert time.monotonic() - began < 4 * ANSWER_S
+        assert (answered, len(problems)) == ({}, 1)
+        assert not any(call.done() for call in begun)
+
+
+def test_a_question_that_is_given_up_frees_its_thread() -> None:
+    with silent_gateway() as hanging, gateways_at(north=[hanging]) as gateways:
+
+        async def ask_many() -> list[tuple[dict[str, Any], list[str]]]:
+            question = {"north": "/v1/x"}
+            return await asyncio.gather(*(gateways.ask_each(question, dict) for _ in range(20)))
+
+        assert all(not answered for answered, _ in asyncio.run(ask_many()))
+        with stub_gateway(answers(200, {"n": 4})) as well:
+            gateways._addresses["north"] = [well]
+            assert gateways.submit("north", "GET", "/v1/x", dict).result(ANSWER_S) == {"n": 4}
+
+
 def test_the_next_gateway_is_asked_where_one_cannot_be_reached() -> None:
     gone = f"http://127.0.0.1:{free_port()}"
     with (
