@@ -101,6 +101,9 @@ class WheelGateways:
             for name in names
         }
 
+        self._starting = threading.Lock()
+        self._probes: dict[str, Future[Any]] = {}
+
     def close(self) -> None:
         for pool in (*self._pools.values(), *self._probing.values()):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -256,18 +259,22 @@ class WheelGateways:
         one meanwhile."""
         if not names:
             return []
-        probes = {
-            name: asyncio.wrap_future(self._probing[name].submit(self.page, name, "/healthz"))
-            for name in names
-        }
+        probes = {name: asyncio.wrap_future(self._probe(name)) for name in names}
         await asyncio.wait(probes.values(), timeout=self._answer_s / 2)
         working = []
         for name, probe in probes.items():
             if probe.done() and not probe.cancelled() and probe.exception() is None:
                 working.append(name)
-            else:
-                probe.cancel()
         return working
+
+    def _probe(self, name: str) -> Future[Any]:
+        """A question to a wheel's gateway for its health: one for all who want to know it now."""
+        with self._starting:
+            probe = self._probes.get(name)
+            if probe is None or probe.done():
+                probe = self._probing[name].submit(self.page, name, "/healthz")
+                self._probes[name] = probe
+            return probe
 
     def page(self, wheel: str, path: str) -> dict[str, Any]:
         """A page of a wheel's gateway that is no JSON, or whose status is a part of the answer, as

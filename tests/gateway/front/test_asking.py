@@ -19,7 +19,7 @@ from slotwheel.wheel.errors import NodeUnreachable
 from support.ports import free_port
 from support.stubgateway import silent_gateway, stub_gateway
 
-ANSWER_S = 1.0
+ANSWER_S = 2.0
 
 
 @contextlib.contextmanager
