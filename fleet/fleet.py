@@ -365,8 +365,8 @@ class Fleet(ClosedByBlock):
     def status(self) -> dict[str, Any]:
         """The state of each wheel. ``wheels`` has, by name: ``state`` (a ``WheelState``),
         ``problem`` (a text; empty: there is none) and ``status``, that of ``Client.status``, None
-        of a wheel that does not answer; with peers it is the master's. ``complete``: True when all
-        did."""
+        of a wheel that does not answer, or at whose addresses another one does; with peers it is
+        the master's. ``complete``: True when all did."""
         self._wheels.wait_until_asked()
         wheels: dict[str, Any] = {}
         for name, answer in self._ask(dict.fromkeys(self.names, group_status)).items():
@@ -379,7 +379,7 @@ class Fleet(ClosedByBlock):
             wheels[name] = {
                 "state": str(state),
                 "problem": "" if problem is None else str(problem),
-                "status": None if state is WheelState.AWAY else answer,
+                "status": None if state in (WheelState.AWAY, WheelState.MISNAMED) else answer,
             }
         complete = all(entry["status"] is not None for entry in wheels.values())
         return {"complete": complete, "wheels": wheels}

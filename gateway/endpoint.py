@@ -194,10 +194,11 @@ class _Resource:
         written = scope["query_string"]
         if services.front is not None:
             wheel, written = wheel_in(written)
-            ASKED_WHEEL.set(wheel)
+            ASKED_WHEEL.set("")
             scope[WHEELS] = services.front.names
             if wheel:
                 services.narrow(wheel)
+                ASKED_WHEEL.set(wheel)  # not before: links of a refusal would lead to it again
         query = query_decoder.decode(written)
         body = None
         if body_decoder is not None:

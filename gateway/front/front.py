@@ -37,22 +37,18 @@ ASKED_WHEEL = ContextVar("asked wheel", default="")
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """The wheels of ``fleet`` that are asked: all, or one of them."""
+    """The wheels of ``fleet`` that are asked: all, or, unless it ``is_whole``, one of them."""
 
     fleet: Fleet
     gateways: WheelGateways
     names: tuple[str, ...]
     nodes: Mapping[str, Nodes]
-
-    @property
-    def is_whole(self) -> bool:
-        """True unless it was narrowed to one wheel of several."""
-        return len(self.names) == len(self.fleet.names)
+    is_whole: bool = True
 
     def narrowed(self, wheel: str) -> Front:
         """The same for one wheel alone. Errors: ``InvalidMessage``: there is none of that name."""
         self.fleet.wheel(wheel)
-        return replace(self, names=(wheel,))
+        return replace(self, names=(wheel,), is_whole=False)
 
     # Asking
 

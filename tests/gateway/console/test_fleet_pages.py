@@ -89,6 +89,7 @@ def test_each_page_is_there_for_the_whole_and_for_a_wheel(tab: Tab, fleet: Fleet
             refused = 2 if (name, query) == ("/audit", "?wheel=west") else 0
             expect(page.locator("main .notice.bad")).to_have_count(refused)
             expect(page.locator("main")).not_to_contain_text("is not known here")
+            expect(page.locator("main")).not_to_contain_text("\\u{")
     message_id = fleet.front.get("/v1/messages")["messages"][0]["id"]
     page = one.open(f"/console/message?id={message_id}")
     settle(page)

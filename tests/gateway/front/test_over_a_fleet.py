@@ -259,3 +259,12 @@ def test_nobody_gains_rights_by_the_header(alone: NodeWithGateway) -> None:
     assert answer.status_code == 403
     bad = alone.http.get("/v1/messages", headers={"slotwheel-topics": "only"})
     assert bad.status_code == 400
+
+
+def test_a_fleet_of_one_wheel_may_be_asked_for_it(tmp_path: Path) -> None:
+    with fleet_of_nodes(tmp_path, ["north"]) as fleet:
+        assert set(fleet.front.get("/v1/status")["wheels"]) == {"north"}
+        assert fleet.front.get("/v1/status", params={"wheel": "north"})["pending"] == 0
+        page = fleet.front.request("GET", "/console/pending?wheel=nope")
+        assert page.status_code == 422
+        assert "wheel=nope" not in page.text
