@@ -42,7 +42,8 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
 from slotwheel.client import Client, Message
-from slotwheel.fleet.fleet import Fleet, _buckets_of
+from slotwheel.client.columns import rows_of
+from slotwheel.fleet.fleet import Fleet, buckets_of_rows
 from slotwheel.fleet.routing import Routing
 
 from ._node import BenchNode
@@ -162,8 +163,9 @@ def _routing(report: Report, directory: Path, chosen: Any) -> None:
             for message, kind in ((keyed, "with a key"), (alone, "without a key")):
                 us = _us_of(partial(fleet.client_of, message), 100_000)
                 report.figure(f"choosing for a message {kind}, us", us, f"{us:.2f}", "<= 5 us")
-            us = _us_of(partial(fleet.shares, _buckets_of(_keyed_batch(0))), 1_000) / _BATCH
-            us += _us_of(partial(_buckets_of, _keyed_batch(0)), 1_000) / _BATCH
+            rows = rows_of(_keyed_batch(0))
+            assert rows is not None
+            us = _us_of(lambda: fleet.shares(buckets_of_rows(rows)), 1_000) / _BATCH
             report.figure("choosing for a batch of 1,000, us a message", us, f"{us:.2f}")
             spent: dict[str, list[float]] = {"one wheel": [], "the fleet": []}
             for _ in range(_TURNS):

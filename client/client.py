@@ -373,14 +373,17 @@ class Client(ClosedByBlock):
         """Send many messages. A bad one gets its error on its receipt; the others are sent."""
         return self._send_many(messages, lingers=False)
 
-    def send_share(self, share: Sequence[Message] | pa.Table) -> Receipts:
-        """Send those messages of a larger call that are for this client's wheel: ``send_many``, or
-        ``send_table``. They wait up to ``linger_ms`` for others, unless somebody waits for their
-        receipts: otherwise each 1,000 messages for three wheels would leave in three batches of
-        333, and a batch costs its sender as much as some hundred messages."""
-        if isinstance(share, pa.Table):
-            return self._send_table(share, lingers=True)
-        return self._send_many(share, lingers=True)
+    def send_share(
+        self, share: Sequence[Message] | pa.RecordBatch, *, lingers: bool = True
+    ) -> Receipts:
+        """Send those messages of a larger call that are for this client's wheel, as ``send_many``
+        does, or rows of schema ``INPUT``. If it ``lingers`` they wait up to ``linger_ms`` for
+        others, unless somebody waits for their receipts: otherwise each 1,000 messages for three
+        wheels would leave in three batches of 333, and a batch costs its sender as much as some
+        hundred messages."""
+        if isinstance(share, pa.RecordBatch):
+            return self._send_rows(share, lingers=lingers)
+        return self._send_many(share, lingers=lingers)
 
     def _send_many(self, messages: Iterable[Message], *, lingers: bool) -> Receipts:
         self._check_usable()
@@ -399,13 +402,13 @@ class Client(ClosedByBlock):
 
         Errors at once: ``InvalidBatch`` for a wrong schema. Bad rows: as in ``send_many``.
         """
-        return self._send_table(table, lingers=False)
+        return self._send_rows(conform(table), lingers=False)
 
-    def _send_table(self, table: pa.Table | pa.RecordBatch, *, lingers: bool) -> Receipts:
+    def _send_rows(self, table: pa.Table | pa.RecordBatch, *, lingers: bool) -> Receipts:
         self._check_usable()
         shipments: list[CountedShipment] = []
         buffer = self._buffer
-        for rows in pieces(conform(table), buffer.batch_rows_max, buffer.batch_bytes_max):
+        for rows in pieces(table, buffer.batch_rows_max, buffer.batch_bytes_max):
             self._ship(sort_rows(rows, clock_ms(), buffer.limits), shipments, lingers=lingers)
         return Receipts(shipments)
 

@@ -94,14 +94,22 @@ def batch_of(messages: Sequence[Message]) -> pa.RecordBatch:
     )
 
 
-def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> SortedColumns:
-    """One batch of the good messages, and an error for each bad one."""
+def rows_of(messages: Sequence[Message]) -> pa.RecordBatch | None:
+    """One batch of all messages, schema ``INPUT``, not held to any limit. None: one of them is no
+    message, or has a value of a wrong type; ``sort_messages`` finds which."""
     try:
         rows = batch_of(messages)
-        if not rows.column("topic").null_count and not has_keyless(rows.column("headers")):
-            return sort_rows(rows, now_ms, limits)
     except _WRONG:
-        pass  # the bad ones are found below
+        return None
+    incomplete = rows.column("topic").null_count or has_keyless(rows.column("headers"))
+    return None if incomplete else rows
+
+
+def sort_messages(messages: Sequence[Message], now_ms: int, limits: Limits) -> SortedColumns:
+    """One batch of the good messages, and an error for each bad one."""
+    rows = rows_of(messages)
+    if rows is not None:
+        return sort_rows(rows, now_ms, limits)
     errors: Errors = {}
     good: list[pa.RecordBatch] = []
     for number, message in enumerate(messages):
@@ -174,9 +182,16 @@ def _cast(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return cast(column, field)
 
 
-def pieces(table: pa.Table, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
+def pieces(
+    table: pa.Table | pa.RecordBatch, rows_max: int, bytes_max: int
+) -> Iterator[pa.RecordBatch]:
     """Yields the table in batches within both limits, but of one row at least."""
-    for batch in table.to_batches(max_chunksize=rows_max):
+    if isinstance(table, pa.RecordBatch):
+        count = table.num_rows
+        batches = [table.slice(start, rows_max) for start in range(0, count, rows_max)]
+    else:
+        batches = table.to_batches(max_chunksize=rows_max)
+    for batch in batches:
         stack = [batch]
         while stack:
             part = stack.pop()

@@ -35,9 +35,9 @@ import pyarrow as pa
 from ..client.addresses import Nodes
 from ..client.batch import ClientObserver
 from ..client.cancels import UNKNOWN, UNREACHABLE
-from ..client.client import Client, id_of, place_of
+from ..client.client import Client, id_of, needs_policies, place_of
 from ..client.closing import ClosedByBlock
-from ..client.columns import conform
+from ..client.columns import conform, rows_of
 from ..client.groupstatus import group_status
 from ..client.message import Delay, DueTime, FlatMessage, Message
 from ..client.receipts import Receipt, Receipts
@@ -46,7 +46,7 @@ from ..wheel.errors import InvalidMessage, NodeUnreachable, SlotwheelError, Unkn
 from ..wheel.ids import MessageId
 from ..wheel.names import NAME_HEADER
 from ..wheel.protocol import SCHEDULE_LIST, SCHEDULE_PUT, SCHEDULE_SHOW
-from ..wheel.rows import Content, header_values
+from ..wheel.rows import Content, header_values, take_rows
 from ..wheel.schema import Int64s
 from ..wire.pool import Pool
 from .file import nodes_of, read_fleet
@@ -194,34 +194,41 @@ class Fleet(ClosedByBlock):
         return Receipts.joined(parts, np.arange(sum(map(len, parts))))
 
     def _send_chunk(self, messages: list[Message]) -> Receipts:
-        def send(client: Client, rows: Int64s) -> Receipts:
-            if len(rows) == len(messages):
-                return client.send_many(messages)
-            return client.send_share([messages[row] for row in rows.tolist()])
-
-        return self._shared_out(_buckets_of(messages), send)
+        # Columns of all cost as much as those of one wheel's messages: they are made once.
+        rows = None if any(map(needs_policies, messages)) else rows_of(messages)
+        if rows is not None:
+            return self._send_rows(rows)
+        buckets = np.fromiter(map(_bucket, messages), np.int64, len(messages))
+        return self._shared_out(buckets, lambda order: [messages[row] for row in order.tolist()])
 
     def send_table(self, table: pa.Table | pa.RecordBatch) -> Receipts:
         """Send an Arrow table: ``Client.send_table``."""
-        rows_of_all = conform(table)
+        batches = conform(table).combine_chunks().to_batches()
+        parts = [self._send_rows(rows) for rows in batches]
+        return Receipts.joined(parts, np.arange(sum(map(len, parts))))
 
-        def send(client: Client, rows: Int64s) -> Receipts:
-            if len(rows) == rows_of_all.num_rows:
-                return client.send_table(rows_of_all)
-            return client.send_share(rows_of_all.take(pa.array(rows)))
+    def _send_rows(self, rows: pa.RecordBatch) -> Receipts:
+        """Send rows of schema ``INPUT``."""
+        return self._shared_out(buckets_of_rows(rows), partial(take_rows, rows))
 
-        return self._shared_out(buckets_of_rows(rows_of_all), send)
-
-    def _shared_out(self, buckets: Int64s, send: Callable[[Client, Int64s], Receipts]) -> Receipts:
-        """Send messages of ``buckets``, each wheel's by ``send``, which gets its client and the
-        numbers of its messages. Returns the receipts in the order of the messages."""
+    def _shared_out(
+        self, buckets: Int64s, take: Callable[[Int64s], Sequence[Message] | pa.RecordBatch]
+    ) -> Receipts:
+        """Send messages of ``buckets``; ``take`` gives those of some numbers, in their order.
+        Returns the receipts in the order of the messages."""
+        shares = self.shares(buckets)
+        if not shares:
+            return Receipts([])
+        order = np.concatenate([rows for _, rows in shares])
+        ordered = take(order)
         parts: list[Receipts] = []
-        places = np.empty(len(buckets), np.int64)
-        counted = 0
-        for name, rows in self.shares(buckets):
-            parts.append(send(self._clients[name], rows))
-            places[rows] = np.arange(counted, counted + len(rows))
-            counted += len(rows)
+        begin = 0
+        for name, rows in shares:
+            share = ordered[begin : begin + len(rows)]
+            parts.append(self._clients[name].send_share(share, lingers=len(shares) > 1))
+            begin += len(rows)
+        places = np.empty(len(order), np.int64)
+        places[order] = np.arange(len(order))
         return Receipts.joined(parts, places)
 
     def shares(self, buckets: Int64s, *, of_all: bool = False) -> list[tuple[str, Int64s]]:
@@ -230,14 +237,16 @@ class Fleet(ClosedByBlock):
         messages now, as for what may have been sent before they did not."""
         self._wheels.wait_until_asked()
         routing = self._every if of_all else self._routing
+        anywhere = len(routing.wheels)
         owners = routing.owner[buckets & _MASK]
-        free = buckets == NO_KEY
-        shares = [
-            (routing.wheels[owner], np.flatnonzero((owners == owner) & ~free))
-            for owner in np.flatnonzero(np.bincount(owners, minlength=1)).tolist()
+        owners[buckets == NO_KEY] = anywhere
+        counts = np.bincount(owners, minlength=1)
+        wheels = np.flatnonzero(counts)
+        rows = np.split(np.argsort(owners, kind="stable"), np.cumsum(counts[wheels])[:-1])
+        return [
+            (self._next() if number == anywhere else routing.wheels[number], share)
+            for number, share in zip(wheels.tolist(), rows, strict=False)  # of none: one, empty
         ]
-        shares.append((self._next(), np.flatnonzero(free)))
-        return [(name, rows) for name, rows in shares if len(rows)]
 
     # Checking what a gateway sends for others
 
@@ -549,7 +558,7 @@ def _bucket(message: Message) -> int:
     key: object = message.key
     if isinstance(key, str):
         key = key.encode(errors="replace")
-    return bucket_of(key) if isinstance(key, bytes) else NO_KEY
+    return bucket_of(bytes(key)) if isinstance(key, bytes | bytearray | memoryview) else NO_KEY
 
 
 def bucket_of_row(flat: FlatMessage) -> int:
@@ -560,29 +569,22 @@ def bucket_of_row(flat: FlatMessage) -> int:
     return NO_KEY if flat.key is None else bucket_of(flat.key)
 
 
-def _buckets_of(messages: Sequence[Message]) -> Int64s:
-    """As ``_bucket``, of many messages, shape (len(messages),). Where all have keys of one kind and
-    no name they are hashed without Python's help, in a third of the time."""
-    try:
-        keys: list[Any] = [message.key for message in messages]
-        kinds = set(map(type, keys))
-        alike = kinds in ({str}, {bytes}) and {message.name for message in messages} == {None}
-        if alike:
-            texts = map(str.encode, keys) if kinds == {str} else keys
-            return np.fromiter(map(crc32, texts), np.int64, len(keys)) & _MASK
-    except (AttributeError, TypeError, UnicodeError):  # what is no message is refused by a client
-        pass
-    return np.fromiter(map(_bucket, messages), np.int64, len(messages))
-
-
-def buckets_of_rows(rows: pa.Table | pa.RecordBatch) -> Int64s:
-    """The buckets of the rows of a table, shape (rows,)."""
-    buckets = [NO_KEY if key is None else bucket_of(key) for key in rows.column("key").to_pylist()]
-    headers = rows.column("headers")
-    if isinstance(headers, pa.ChunkedArray):
-        headers = headers.combine_chunks()
-    named = header_values(headers, NAME_HEADER)
+def buckets_of_rows(rows: pa.RecordBatch) -> Int64s:
+    """The buckets of rows of schema ``INPUT``, shape (rows,)."""
+    keys = rows.column("key")
+    if keys.null_count:
+        buckets = np.full(len(keys), NO_KEY)
+        present = np.flatnonzero(np.asarray(keys.is_valid()))
+        buckets[present] = _hashed(keys.drop_null())
+    else:
+        buckets = _hashed(keys)
+    named = header_values(rows.column("headers"), NAME_HEADER)
     if named is not None:
         for row, name in zip(named[0].tolist(), named[1].to_pylist(), strict=True):
             buckets[row] = bucket_of(name or b"")
-    return np.array(buckets, np.int64)
+    return buckets
+
+
+def _hashed(keys: pa.Array) -> Int64s:
+    """The buckets of keys of which none is null."""
+    return np.fromiter(map(crc32, keys.to_pylist()), np.int64, len(keys)) & _MASK

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from slotwheel.client import Client, Message, Receipt
+from slotwheel.client.columns import rows_of
 from slotwheel.client.failures import CountedShipment
 from slotwheel.client.receiptfile import RECEIPTS
 from slotwheel.client.receipts import Receipts
@@ -323,7 +324,8 @@ def test_shares_of_several_calls_leave_together_and_in_order(gated: str, gate: G
 def test_shares_that_fill_a_batch_leave_at_once(gated: str, gate: Gate) -> None:
     gate.open.set()
     with Client(gated, linger_ms=60_000, batch_rows=4) as client:
-        rows = pa.table({"due": [now_ms() + 60_000] * 2, "topic": ["t"] * 2, "value": [b"x"] * 2})
+        rows = rows_of([Message("t", b"x", delay=60)] * 2)
+        assert rows is not None
         first = client.send_share(rows)
         second = client.send_share(rows)
         eventually(lambda: first.done() and second.done())

@@ -61,6 +61,25 @@ def test_equal_keys_go_to_one_wheel_by_each_way(fleet: Fleet, wheels: dict[str, 
         assert set(stored.values()) == {4}
 
 
+def test_a_batch_chooses_as_a_single_message_does(fleet: Fleet) -> None:
+    places: list[dict[str, Any]] = [
+        {"key": kind(f"k{number}".encode())}
+        for number in range(20)
+        for kind in (bytes, bytes.decode, bytearray, memoryview)
+    ]
+    places += [{"key": b"k", "name": f"name {number}"} for number in range(20)]
+    messages = [Message("t", b"x", delay=60, **place) for place in places]
+    bad: Any = Message("t", b"x", key=5, delay=60)  # type: ignore[arg-type]
+    alone = [group_of(fleet.store(message)) for message in messages]
+    whole = fleet.send_many(messages).result(20)
+    assert [group_of(text) for text in whole] == alone
+    beside = fleet.send_many([bad, *messages]).wait(20)
+    assert list(beside.errors()) == [0]
+    assert [group_of(receipt.id) for receipt in list(beside)[1:]] == alone
+    assert not len(fleet.send_many([]))
+    assert not len(fleet.send_table(pa.table({"due": [0], "topic": ["t"], "value": ["x"]})[:0]))
+
+
 def test_receipts_are_in_the_order_of_the_messages(fleet: Fleet) -> None:
     messages = [
         Message("t", b"x", key=f"k{number}", due=now_ms() + 60_000 + number)
