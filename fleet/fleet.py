@@ -64,6 +64,7 @@ NO_KEY = -1
 _THREADS_MAX = 64
 """The most wheels that are asked at the same time."""
 _MASK = BUCKETS - 1
+_BINARY = (bytes, bytearray, memoryview)
 
 
 class Fleet(ClosedByBlock):
@@ -558,7 +559,7 @@ def _bucket(message: Message) -> int:
     key: object = message.key
     if isinstance(key, str):
         key = key.encode(errors="replace")
-    return bucket_of(bytes(key)) if isinstance(key, bytes | bytearray | memoryview) else NO_KEY
+    return bucket_of(bytes(key)) if isinstance(key, _BINARY) else NO_KEY
 
 
 def bucket_of_row(flat: FlatMessage) -> int:
